@@ -8,6 +8,7 @@ by its last part. Two topics meet in one table only where a route says so.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
@@ -17,6 +18,7 @@ from tableformat.table_definition import parse_table_name
 
 INTERNAL = "__"  # Kafka's own topics, Debezium's heartbeats
 TRANSACTIONS = ".transaction"  # `<topic.prefix>.transaction`: Debezium's BEGIN and END events
+SHOWN_CHARS_MAX = 200  # of a pattern, in an error
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # A part of `a,b,...`: no topic's name has a comma, so one in brackets is the pattern's: \d{1,3}.
 _LISTED = re.compile(r"(?:\\.|\[(?:\\.|[^\]\\])*\]|\{[^{}]*\}|\([^()]*\)|[^,])+", re.DOTALL)
@@ -39,11 +41,14 @@ class TopicPattern:
         if not text.strip():
             raise InvalidInputError("an empty topic pattern")
         try:
-            return cls(text, re.compile(text if text.startswith("^") else translate(text)))
-        except re.error as error:
-            raise InvalidInputError(
-                f"not a regular expression: {error}", pattern=repr(text)
-            ) from error
+            with warnings.catch_warnings():
+                # `[[` may mean something else in some Python to come; it means a `[` here.
+                warnings.simplefilter("ignore", FutureWarning)
+                return cls(text, re.compile(text if text.startswith("^") else translate(text)))
+        except (re.error, OverflowError, RecursionError) as error:
+            why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            shown = repr(text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}...")
+            raise InvalidInputError(f"not a regular expression: {why}", pattern=shown) from error
 
     @classmethod
     def listed(cls, text: str) -> tuple[TopicPattern, ...]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,13 +62,25 @@ def read_stream_file(path: Path, beside: Mapping[str, str] | None = None) -> Str
             the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except FileNotFoundError as error:
         raise NotFoundError("there is no such file", file=path) from error
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"cannot read the file: {why}", file=path) from error
-    return parse_stream_file(text, str(path), beside)
+    except OSError as error:
+        raise InvalidInputError(f"cannot read the file: {error.strerror}", file=path) from error
+    return parse_stream_bytes(data, str(path), beside)
+
+
+def parse_stream_bytes(
+    data: bytes, name: str, beside: Mapping[str, str] | None = None
+) -> StreamFile:
+    """The same from the file's bytes; `name` is what errors call it."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = f"0x{data[error.start]:02x}"
+        raise InvalidInputError(f"{name}:{line}: not UTF-8: byte {byte}") from error
+    return parse_stream_file(text, name, beside)
 
 
 def parse_stream_file(text: str, name: str, beside: Mapping[str, str] | None = None) -> StreamFile:
@@ -78,8 +91,15 @@ def parse_stream_file(text: str, name: str, beside: Mapping[str, str] | None = N
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
         raise InvalidInputError(f"{name}:{line}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidInputError(f"{name}: not YAML: {error}") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        why = f"character U+{ord(text[error.position]):04X} may not be in it"
+        raise InvalidInputError(f"{name}:{line}: not YAML: {why}") from error
+    except RecursionError as error:
+        raise InvalidInputError(f"{name}:1: not YAML: nested too deeply") from error
+    except ValueError as error:  # PyYAML's scanner lets it pass: an escape of no character
+        line = _line_of_escape(text)
+        raise InvalidInputError(f"{name}:{line}: not YAML: \\U of no character") from error
     return StreamFile() if root is None else _Reader(name).file(root, beside or {})
 
 
@@ -211,6 +231,12 @@ class _Reader:
         raise InvalidInputError(
             f"{self.name}:{line}: {error.message}", action=error.action, **error.context
         ) from error
+
+
+def _line_of_escape(text: str) -> int:
+    """Where an escape of more than Unicode has begins, the first one in the text."""
+    found = re.search(r"\\U(?!000|0010)[0-9A-Fa-f]{8}", text)
+    return text.count("\n", 0, found.start() if found else 0) + 1
 
 
 def _is_null(node: yaml.Node) -> bool:

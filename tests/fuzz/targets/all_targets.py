@@ -36,6 +36,7 @@ TARGETS: Mapping[str, Target] = {
         texts.SQL,
         texts.FILTER,
         texts.ARGUMENTS,
+        texts.STREAM_FILE,
         command_line.COMMAND_LINE,
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
@@ -16,6 +17,7 @@ from maintenance.cli.option_types import size
 from maintenance.settings import find_setting, parse_duration_ms
 from tableformat import Table
 from tableformat.cdc.formats import BUILT_IN, choose_format
+from tableformat.cdc.many.stream_file import parse_stream_bytes
 from tableformat.cdc.sink import SinkOptions
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.rowlevel.planning import plan_statement
@@ -23,7 +25,7 @@ from tableformat.sql.statement import parse_statement
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 from tests.fuzz.mutate_bytes import BYTE_MUTATORS
 from tests.fuzz.mutate_text import TEXT_MUTATORS
-from tests.fuzz.target import Target
+from tests.fuzz.target import Accepted, Target
 from tests.fuzz.targets.events import ROWS
 from tests.support.memory_tables import memory_catalog
 
@@ -104,6 +106,16 @@ def _parse_argument(data: bytes) -> None:
     _PARSERS.get(kind, parse_duration_ms)(text)
 
 
+def _parse_stream_file(data: bytes) -> None:
+    """An error says in which line of which file."""
+    try:
+        parse_stream_bytes(data, "stream.yaml")
+    except InvalidInputError as error:
+        if re.match(r"stream\.yaml:[1-9]\d*: ", str(error)) is None:
+            raise Accepted(f"no file and line: {error}") from error
+        raise
+
+
 def _ready() -> None:
     _table()
     assert set(BUILT_IN) >= {"debezium-json", "changelog-json"}
@@ -113,5 +125,7 @@ SQL = Target(name="sql", parse=_parse_sql, mutators=_MUTATORS, errors=_REFUSED, 
              inputs=1_500)  # fmt: skip
 FILTER = Target(name="filter", parse=_parse_filter, mutators=_MUTATORS, errors=_REFUSED,
                 setup=_ready, inputs=2_000)  # fmt: skip
+STREAM_FILE = Target(name="stream_file", parse=_parse_stream_file, mutators=_MUTATORS,
+                     errors=(InvalidInputError,), setup=_ready, inputs=2_000)  # fmt: skip
 ARGUMENTS = Target(name="arguments", parse=_parse_argument, mutators=_MUTATORS,
                    errors=(*_REFUSED, InvalidLockError), setup=_ready, inputs=10_000)  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from tableformat.cdc.encodings import Encoding
 from tableformat.cdc.many.routing import Route, Routing, TopicPattern
-from tableformat.cdc.many.stream_file import parse_stream_file
+from tableformat.cdc.many.stream_file import parse_stream_file, read_stream_file
 from tableformat.cdc.many.table_options import StreamOptions, TableOptions
 from tableformat.errors import InvalidInputError
 
@@ -60,7 +60,11 @@ def test_transaction_topic_is_left_out_and_a_table_of_that_name_is_not():
     [
         ("tabels: {}", "t.yaml:1: unknown part 'tabels'; did you mean 'tables'?"),
         ("tables: [a", "t.yaml:1: not YAML"),
-        ("[" * 3_000, "t.yaml: not YAML: maximum recursion depth"),
+        ("[" * 3_000, "t.yaml:1: not YAML: nested too deeply"),
+        ("tables:\n  a: '\x00'", "t.yaml:2: not YAML: character U+0000 may not be in it"),
+        ('tables:\n  a: "\\U00110000"', "t.yaml:2: not YAML: \\U of no character"),
+        ("routes:\n - {topics: '^a{99999999999}', table: x}", "t.yaml:2: not a regular expression"),
+        ("exclude:\n - ^" + "(" * 3_000, "t.yaml:2: not a regular expression: nested too deeply"),
         ("a: 1\na: 2", "t.yaml:1: unknown part 'a'"),
         ("tables:\n  a: {key: id}\n  a: {key: id}", "t.yaml:3: 'a' is given twice"),
         ("tables:\n  a:\n    key: id\n    shards: x", "t.yaml:4: wrong value of option 'shards'"),
@@ -78,6 +82,18 @@ def test_what_is_wrong_in_the_file_is_told_with_its_line(text, line):
     with pytest.raises(InvalidInputError) as caught:
         parse_stream_file(text, "t.yaml", {"sequence": "source.lsn"})
     assert line in str(caught.value)
+
+
+def test_file_that_is_not_utf8_is_told_with_its_line(tmp_path):
+    path = tmp_path / "t.yaml"
+    path.write_bytes("exclude: []\ntables:\n  caf\xe9: {}\n".encode("latin-1"))
+    with pytest.raises(InvalidInputError, match=r"t\.yaml:3: not UTF-8: byte 0xe9"):
+        read_stream_file(path)
+
+
+def test_pattern_that_a_later_python_may_read_otherwise_is_taken_without_a_word(recwarn):
+    assert TopicPattern.of("^[[a]").match("[")
+    assert not recwarn
 
 
 def test_later_options_of_a_table_win_and_empty_parts_are_none():
