@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from types import TracebackType
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from tableformat.store.base import ObjectInfo
 from tableformat.store.locations import AllowedLocations, canonical_location
 
 MEMORY_WAREHOUSE = "memory://warehouse"
+_canonical = lru_cache(4_096)(canonical_location)  # the same few are read all the time
 
 
 class MemoryObjectStore:
@@ -89,7 +91,7 @@ class MemoryObjectStore:
     def _key(self, location: str) -> str:
         if self._allowed is not None:
             return str(self._allowed.check(location))
-        return canonical_location(location)
+        return _canonical(location)
 
     def _read(self, location: str) -> bytes:
         with self._lock:
