@@ -121,7 +121,7 @@ def _bound_snapshot(state: TableState, bound: int | None) -> Snapshot | None:
     snapshot = None if bound is None else state.metadata.snapshot_by_id(bound)
     if bound is not None and snapshot is None:
         raise NotFoundError(
-            "the snapshot that the index is bound to has expired",
+            "the snapshot that the index is bound to has gone (expired, or a catalog restored)",
             table=state.name,
             snapshot_id=bound,
             action="run icefold index build; the index then follows or is built afresh",

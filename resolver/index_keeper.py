@@ -317,7 +317,7 @@ def _follow(index: PrimaryKeyIndex, head: TargetHead) -> str | None:
     bound = index.binding.snapshot_id
     old = None if bound is None else head.state.metadata.snapshot_by_id(bound)
     if bound is not None and old is None:
-        return f"snapshot {bound}, which it reflects, has expired"
+        return f"snapshot {bound}, which it reflects, has gone (expired, or a catalog restored)"
     try:
         difference = snapshot_difference(head.environment, head.state, old, head.snapshot)
     except NotFoundError as error:
