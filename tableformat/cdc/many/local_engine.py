@@ -506,10 +506,14 @@ class LocalEngine:
         except StoreUnavailableError as error:
             logger.warning("%s", error)
             return set()
-        grown = {t for t, count in topics.items() if count > self._topics.get(t, count)}
         self._topics = topics
         names = set(self._tables.join(topics))
-        return names | {name for topic, name in self._tables.table_of.items() if topic in grown}
+        # By what is read: the brokers may have left a topic out of their last answer.
+        return names | {
+            table.name
+            for table in self._tables.tables.values()
+            if any(place not in self._read for place in self._places(table))
+        }
 
     def _refresh(self) -> None:
         """Let topics and partitions join that have come since."""
@@ -518,6 +522,12 @@ class LocalEngine:
             return
         before = set(self._read)
         self._begin([self._tables.tables[name] for name in sorted(names)])
+        for topic in sorted({p[0] for p in set(self._read) - before} & {p[0] for p in before}):
+            logger.warning(
+                "topic %s has more partitions: a key may have changed its partition, and nothing "
+                "orders its changes in the old one and the new one but the option sequence",
+                topic,
+            )
         if self._goal is not None:
             self._goal |= self.source.ends(list(set(self._read) - before))
 

@@ -205,6 +205,36 @@ def test_topic_that_comes_later_joins_and_one_that_is_resumed_elsewhere_too(cata
     assert SET_ASIDE not in catalog.load_table("shop.lines").properties
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_partition_that_comes_is_read_though_the_brokers_left_its_topic_out_once(
+    catalog, cluster, hidden, caplog
+):
+    put(cluster, "orders", row(1))
+    put(cluster, "lines", row(10))
+    engine = engine_of(catalog, cluster, refresh_ms=0, interval_ms=0)
+    listed, turns = engine.source.topics, iter(range(40))
+
+    def topics():
+        found = dict(listed())
+        if hidden and ("pg.public.orders", 1) in cluster.logs and not asked:
+            asked.append(found.pop("pg.public.orders"))
+        return found
+
+    def stop():
+        turn = next(turns)
+        if turn == 10:
+            cluster.send("pg.public.orders", message("c", row(2)), partition=1)
+        return turn == 39
+
+    asked: list[int] = []
+    engine.source.topics = topics
+    engine.run(follow=True, stop=stop)
+    assert len(asked) == hidden
+    (warning,) = [each.getMessage() for each in caplog.records if "more part" in each.getMessage()]
+    assert "topic pg.public.orders has more partitions" in warning
+    assert notes(catalog, "shop.orders") == {1: "new", 2: "new"}
+
+
 def test_late_stream_takes_what_waits_into_one_batch(catalog, cluster, monkeypatch):
     """Cut as often as one that is not late, its batches would be small, and it stay late."""
     monkeypatch.setattr("tableformat.cdc.many.local_engine.POLL_MESSAGES", 10)
