@@ -271,8 +271,9 @@ class Table:
         """Stage bounded change events as one commit; see `cdc.ingest` and `spark.stream_writer`.
 
         Args:
-            changes: A Spark frame (files are written by the executors) or an Arrow table: typed
-                columns for `upsert` and `append`, `value` (and `key`) for JSON formats.
+            changes: A Spark frame (files are written by the executors), an Arrow table, or what has
+                Arrow's stream interface (polars, pandas): typed columns for `upsert` and `append`,
+                `value` (and `key`) for JSON formats.
             format_name: The change format.
             options: Options of the format and of the sink: `icefold ingest --list-options`.
             branch: The staging branch.
@@ -286,10 +287,13 @@ class Table:
         if (query_id is None) != (batch_id is None):
             raise InvalidInputError("query_id and batch_id go together", table=self.name)
         batch = None if query_id is None else BatchId(query_id, batch_id or 0)
-        if isinstance(changes, pa.Table):
-            from tableformat.cdc.ingest import write_changes as write
-        else:
+        write: Callable[..., IngestResult]
+        if hasattr(changes, "sparkSession"):
             from tableformat.spark.stream_writer import write_frame as write
+        else:
+            from tableformat.cdc.ingest import write_changes as write
+
+            changes = arrow_table(changes)
         result = write(
             self.environment,
             self.identifier,

@@ -198,3 +198,11 @@ def test_rows_are_taken_in_any_of_arrows_forms(catalog, write, form):
     getattr(table, write)(forms[form]())
     branch = "staging" if write == "stage" else "main"
     assert sorted(table.scan(branch=branch).to_arrow()["id"].to_pylist()) == [1, 2]
+
+
+def test_change_events_are_anything_with_arrows_stream_or_refused(orders):
+    changes = rows((4, "eu"), (5, "us"))
+    [batch] = changes.to_batches()
+    assert orders.write_changes(batch).events == 2
+    with pytest.raises(tf.InvalidInputError, match="rows are an Arrow table, or a frame"):
+        orders.write_changes(changes.to_pylist())
