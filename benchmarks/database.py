@@ -164,8 +164,7 @@ class Watch:
     """What `main` of each table is seen to hold, and when.
 
     It asks the catalog's database, and takes one snapshot out of a metadata file without decoding
-    the others: ten tables change twenty times a second, and what this takes of two cores is missing
-    where it is measured.
+    the others, since the process that is measured shares the cores with it.
     """
 
     warehouse: str
