@@ -29,10 +29,8 @@ from tableformat.store.base import ObjectStore
 
 # Of so many values so few repeat that there are 300,000 different ones or more. A dictionary of
 # these makes files larger, by a twentieth to a third, and takes up to five times as long to write.
-NUMBERS_SAMPLED = 1 << 16
-NUMBERS_DISTINCT = 0.9
-TEXTS_SAMPLED = 1 << 13  # these have to be hashed
-TEXTS_DISTINCT = 0.985
+ROWS_SAMPLED = 1 << 13
+DISTINCT_SHARE = 0.985
 LEAST_ROWS = 1 << 10  # of fewer it does not matter
 LEAST_BITS = 32  # narrower ones have too few values
 
@@ -219,25 +217,27 @@ def distinct_columns(rows: pa.Table) -> set[str]:
     """
     if rows.num_rows < LEAST_ROWS:
         return set()
+    if rows.num_rows > ROWS_SAMPLED:  # from everywhere: what is close together repeats by itself
+        drawn = np.random.default_rng(0).choice(rows.num_rows, ROWS_SAMPLED, replace=False)
+        candidates = [each.name for each in rows.schema if _may_be_distinct(each.type)]
+        rows = rows.select(candidates).take(pa.array(np.sort(drawn)))
     return {
         name
         for name, column in zip(rows.column_names, rows.columns, strict=True)
-        if _is_distinct(column)
+        if _may_be_distinct(column.type) and _distinct(column) >= DISTINCT_SHARE * len(column)
     }
 
 
-def _is_distinct(column: pa.ChunkedArray) -> bool:
-    kind = column.type
-    if pa.types.is_primitive(kind) and kind.bit_width >= LEAST_BITS:
-        sample = column.slice(0, NUMBERS_SAMPLED)
-        return _distinct_numbers(sample) >= NUMBERS_DISTINCT * len(sample)
-    if is_string(kind) or is_varying_binary(kind):
-        sample = column.slice(0, TEXTS_SAMPLED)
-        return bool(pc.count_distinct(sample).as_py() >= TEXTS_DISTINCT * len(sample))
-    return False
+def _may_be_distinct(kind: pa.DataType) -> bool:
+    if pa.types.is_primitive(kind):
+        return bool(kind.bit_width >= LEAST_BITS)
+    return is_string(kind) or is_varying_binary(kind)
 
 
-def _distinct_numbers(column: pa.ChunkedArray) -> int:
-    # Sorted as integers: twenty times faster than counting with a hash table (Arrow, np.unique).
+def _distinct(column: pa.ChunkedArray) -> int:
+    """How many values there are; nulls are none."""
+    if not pa.types.is_primitive(column.type):
+        return int(pc.count_distinct(column).as_py())
+    # Sorted as integers: quicker than counting with a hash table (Arrow, np.unique).
     values = column.combine_chunks().drop_null().view(f"int{column.type.bit_width}").to_numpy()
     return int(np.count_nonzero(np.diff(np.sort(values)))) + 1

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tableformat.codec.parquet.options import parquet_options
-from tableformat.codec.parquet.writer import LEAST_ROWS, NUMBERS_SAMPLED, ParquetFileWriter
+from tableformat.codec.parquet.writer import LEAST_ROWS, ROWS_SAMPLED, ParquetFileWriter
 from tableformat.spec.types import LINEAGE_FIELDS, iceberg_schema
 from tests.support.memory_store import MemoryObjectStore
 
@@ -43,8 +43,9 @@ def numbered(count):
         {
             "id": number,
             "few": number % 900,
-            "many": number * 14 // 15,
+            "many": number * 99 // 100,
             "half": number // 2,
+            "again": number % (count // 3),
             "nothing": pa.nulls(count, pa.int64()),
             "price": number / 7,
             "word": [str(each) for each in range(count)],
@@ -54,7 +55,7 @@ def numbered(count):
     )
 
 
-@pytest.mark.parametrize("count", [LEAST_ROWS, NUMBERS_SAMPLED])
+@pytest.mark.parametrize("count", [LEAST_ROWS, 8 * ROWS_SAMPLED])
 @pytest.mark.parametrize("fields", [(), LINEAGE_FIELDS[:1]], ids=["rows", "with row ids"])
 def test_columns_whose_values_differ_have_no_dictionary(fields, count):
     found = encodings_of(numbered(count), fields)
