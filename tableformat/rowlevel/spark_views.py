@@ -55,9 +55,8 @@ class Views:
         return sf.expr(to_sql(self._bound(tree)))
 
     def frame(self, tree: exp.Expr) -> DataFrame:
-        """The source of a MERGE: a table or a sub-query."""
+        """The source of a MERGE: a table, a sub-query or VALUES, with the names it gives columns."""
         bound = self._bound(tree)
-        bound.set("alias", None)
         return self._spark.sql(f"SELECT * FROM {to_sql(bound)}")  # noqa: S608 - parsed, not pasted
 
     def refuse_stream(self, frame: DataFrame) -> None:

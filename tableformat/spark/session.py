@@ -10,6 +10,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tableformat.spark.interrupts import interrupts_deferred
@@ -20,6 +21,8 @@ LOOPBACK = "127.0.0.1"
 # Of each thread, taken as it is needed. Spark matches the error of a batch, also of one that is
 # stopped, with a pattern that recurses for each character: a thousand lines of StackOverflowError.
 _STACK = "-Xss32m"
+# They repeat, in JSON, what the exception says.
+_REPEATING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 LOG_SETTINGS = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -78,6 +81,8 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(f"local[{threads}]")
     for key, value in settings.items():
         builder = builder.config(key, value)
+    for name in _REPEATING_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     with interrupts_deferred():
         return builder.getOrCreate()
 

@@ -265,8 +265,8 @@ def _merge(tree: exp.Merge) -> Statement:
     on = tree.args.get("on")
     if on is None:
         raise InvalidInputError("MERGE needs ON and a condition")
-    if not isinstance(source, exp.Table | exp.Subquery):
-        raise InvalidInputError("the source of MERGE is a table or a sub-query")
+    if not isinstance(source, exp.Table | exp.Subquery | exp.Values):
+        raise InvalidInputError("the source of MERGE is a table, a sub-query or VALUES")
     source_alias = source.alias or (source.name if isinstance(source, exp.Table) else None)
     return Statement(
         operation=RowLevelOperation.MERGE,
@@ -350,6 +350,12 @@ def _target(tree: exp.Expr) -> tuple[tuple[str, ...], str]:
         )
     if tree.args.get("sample") is not None or not tree.name:
         raise InvalidInputError(f"not a table: {to_sql(tree)}")
+    if tree.alias_column_names:
+        raise UnsupportedError(
+            "columns of the target cannot be renamed",
+            alias=to_sql(tree.args["alias"]),
+            action="use their own names",
+        )
     parts = table_parts(tree)
     return parts, tree.alias or parts[-1]
 

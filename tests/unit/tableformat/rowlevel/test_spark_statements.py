@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging.handlers
 import math
 from decimal import Decimal
 
@@ -75,6 +76,22 @@ def test_older_versions_can_be_read_in_sub_queries(spark, catalog) -> None:
         "ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
     )
     assert catalog.sql(text, spark=spark).inserted_rows == 4
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(VALUES (7, 3), (8, 4)) AS s(amount, id)",
+        "VALUES (7, 3), (8, 4) AS s(amount, id)",
+        "(SELECT 7 AS id, 3 AS amount) AS s(amount, id)",
+        "(SELECT * FROM VALUES (7, 3) AS v(amount, id)) s",
+    ],
+)
+def test_columns_of_a_source_have_the_names_that_it_gives_them(spark, catalog, source) -> None:
+    clause = "ON t.id = s.id WHEN MATCHED THEN UPDATE SET amount = s.amount"
+    catalog.sql(f"MERGE INTO shop.orders t USING {source} {clause}", spark=spark)
+    found = catalog.load_table("shop.orders").scan(filter="amount = 7").to_arrow()
+    assert found.column("id").to_pylist() == [3]
 
 
 def test_metadata_columns_can_be_asked_for(spark, catalog) -> None:
@@ -183,6 +200,17 @@ def test_what_spark_refuses_is_one_clear_line(spark, catalog, tmp_path, text, me
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert data_files(tmp_path) == before
+
+
+def test_what_spark_refuses_is_not_logged_as_well(spark, catalog) -> None:
+    logger, heard = logging.getLogger("SQLQueryContextLogger"), logging.handlers.BufferingHandler(9)
+    logger.addHandler(heard)
+    try:
+        with pytest.raises(InvalidInputError):
+            catalog.sql("DELETE FROM shop.orders WHERE nope = 1", spark=spark)
+    finally:
+        logger.removeHandler(heard)
+    assert not heard.buffer
 
 
 def test_store_in_this_process_cannot_be_reached_by_workers(spark) -> None:

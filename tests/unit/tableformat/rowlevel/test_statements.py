@@ -207,6 +207,7 @@ REFUSED = [
     ("DELETE FROM shop.orders.snapshot_id_3", UnsupportedError, "Cannot set time travel options"),
     ("DELETE FROM shop.orders TIMESTAMP AS OF '2020-01-01'", UnsupportedError, "time travel"),
     ("DELETE FROM shop.orders.tag_v1", InvalidInputError, "is a tag"),
+    ("UPDATE shop.orders AS o(a, b) SET a = 1", UnsupportedError, "cannot be renamed"),
     ("DELETE FROM shop.nope", NotFoundError, "no table shop.nope"),
     ("DELETE FROM shop.orders WHERE rand() > 0.5", InvalidInputError, "cannot use rand()"),
     ("UPDATE shop.orders SET region = uuid()", InvalidInputError, "cannot use uuid()"),
