@@ -55,7 +55,7 @@ class Views:
         return sf.expr(to_sql(self._bound(tree)))
 
     def frame(self, tree: exp.Expr) -> DataFrame:
-        """The source of a MERGE: a table, a sub-query or VALUES, with the names it gives columns."""
+        """The source of a MERGE: a table, a sub-query or VALUES; its alias may name columns."""
         bound = self._bound(tree)
         return self._spark.sql(f"SELECT * FROM {to_sql(bound)}")  # noqa: S608 - parsed, not pasted
 

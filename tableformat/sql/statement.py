@@ -50,6 +50,7 @@ class VerbatimSpark(Spark):
 
 
 DIALECT = VerbatimSpark
+_WITH = ("with_", "with")  # its name differs by version
 
 
 class RowLevelOperation(StrEnum):
@@ -230,8 +231,7 @@ def _parse(sql: str) -> list[exp.Expr | None]:
 def _delete(tree: exp.Delete) -> Statement:
     if tree.args.get("tables"):
         raise InvalidInputError("cannot read the statement: write DELETE FROM table WHERE …")
-    for name in ("using", "returning", "limit", "order"):
-        _refuse_clause(tree, name, "DELETE")
+    _refuse_others(tree, "DELETE", "this", "where", *_WITH)
     where = tree.args.get("where")
     target, alias = _target(tree.this)
     return Statement(
@@ -244,8 +244,7 @@ def _delete(tree: exp.Delete) -> Statement:
 
 
 def _update(tree: exp.Update) -> Statement:
-    for name in ("from_", "from", "returning", "limit", "order"):
-        _refuse_clause(tree, name, "UPDATE")
+    _refuse_others(tree, "UPDATE", "this", "expressions", "where", *_WITH)
     where = tree.args.get("where")
     target, alias = _target(tree.this)
     return Statement(
@@ -259,11 +258,11 @@ def _update(tree: exp.Update) -> Statement:
 
 
 def _merge(tree: exp.Merge) -> Statement:
-    _refuse_clause(tree, "returning", "MERGE")
+    _refuse_others(tree, "MERGE", "this", "using", "on", "using_cond", "whens", *_WITH)
     target, alias = _target(tree.this)
     source = tree.args["using"]
     on = tree.args.get("on")
-    if on is None:
+    if on is None or tree.args.get("using_cond"):
         raise InvalidInputError("MERGE needs ON and a condition")
     if not isinstance(source, exp.Table | exp.Subquery | exp.Values):
         raise InvalidInputError("the source of MERGE is a table, a sub-query or VALUES")
@@ -281,6 +280,7 @@ def _merge(tree: exp.Merge) -> Statement:
 
 
 def _clause(when: exp.When) -> MergeClause:
+    _refuse_others(when, "MERGE", "matched", "source", "condition", "then")
     by_source = bool(when.args.get("source"))
     if when.args.get("matched"):
         kind = MatchKind.MATCHED
@@ -295,11 +295,13 @@ def _clause(when: exp.When) -> MergeClause:
         action = MergeAction.UPDATE
         if not isinstance(then.expressions, list):  # the parser takes UPDATE * for something
             raise InvalidInputError("UPDATE of a MERGE needs SET, and assignments or *")
-        star = any(isinstance(each, exp.Star) for each in then.expressions)
+        _refuse_others(then, "UPDATE of a MERGE", "expressions")
+        star = then.expressions == [exp.Star()]
         assignments = () if star else _assignments(then.expressions)
     elif isinstance(then, exp.Insert):
         action = MergeAction.INSERT
-        star = isinstance(then.this, exp.Star)
+        _refuse_others(then, "INSERT of a MERGE", "this", "expression")
+        star = then.this == exp.Star()
         assignments = () if star else _insertions(then)
     else:
         raise UnsupportedError(f"MERGE does not know WHEN … THEN {to_sql(then)}")
@@ -350,18 +352,18 @@ def _target(tree: exp.Expr) -> tuple[tuple[str, ...], str]:
         )
     if tree.args.get("sample") is not None or not tree.name:
         raise InvalidInputError(f"not a table: {to_sql(tree)}")
-    if tree.alias_column_names:
-        raise UnsupportedError(
-            "columns of the target cannot be renamed",
-            alias=to_sql(tree.args["alias"]),
-            action="use their own names",
-        )
+    _refuse_others(tree, "the target", "this", "db", "catalog", "alias")
+    alias = tree.args.get("alias")
+    if alias is not None and (
+        tree.alias_column_names or not isinstance(alias.this, exp.Identifier)
+    ):
+        raise UnsupportedError(f"the target can have another name, and no more: {to_sql(tree)}")
     parts = table_parts(tree)
     return parts, tree.alias or parts[-1]
 
 
 def _ctes(tree: exp.Expr) -> tuple[exp.CTE, ...]:
-    named = tree.args.get("with_") or tree.args.get("with")
+    named = next((tree.args[name] for name in _WITH if tree.args.get(name)), None)
     if named is None:
         return ()
     if named.args.get("recursive"):
@@ -369,9 +371,14 @@ def _ctes(tree: exp.Expr) -> tuple[exp.CTE, ...]:
     return tuple(named.expressions)
 
 
-def _refuse_clause(tree: exp.Expr, name: str, statement: str) -> None:
-    if tree.args.get(name):
-        raise UnsupportedError(f"{statement} has no {name.strip('_').upper()} clause here")
+def _refuse_others(tree: exp.Expr, what: str, *known: str) -> None:
+    """Refuse what the parser takes and nobody here reads, as a join or another dialect's WHERE."""
+    for name, value in tree.args.items():
+        if value and name not in known:
+            raise UnsupportedError(
+                f"{what} has no {name.strip('_').upper()} clause here",
+                action="say which rows in WHERE or ON; MERGE INTO takes values of other tables",
+            )
 
 
 def _opening(sql: str) -> str:
