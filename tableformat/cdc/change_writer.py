@@ -109,12 +109,12 @@ class ChangeWriter:
         """
         parsed = self.try_parse(change_format, events)
         if parsed.schema_changes:
-            names = sorted({*parsed.schema_changes.added, *parsed.schema_changes.widened})
             raise InvalidInputError(
                 "the table has to change before these events, and this writer cannot change it",
                 table=self.table,
-                columns=names,
-                action="add or widen the columns first, or use write_changes or write_stream",
+                columns=parsed.schema_changes.names,
+                action="add or widen the columns first, or make them optional, or use "
+                "write_changes or write_stream",
             )
         return parsed
 

@@ -147,6 +147,7 @@ class DebeziumFormat:
                     sequence=self.sequence,
                     codec=codec,
                     absent=self._absent(group),
+                    may_be_null=self._may_be_null(group),
                     keys=keys,
                     collector=collector,
                     table=table,
@@ -236,6 +237,15 @@ class DebeziumFormat:
             and column.initial_default is None
             and column.name not in self.codec.required
         }
+
+    def _may_be_null(self, group: PayloadGroup) -> frozenset[str]:
+        """Required columns that the events' schema allows to be null, or does not have."""
+        declared = row_fields(group.schema, *self._row_path)
+        return frozenset(
+            name
+            for name in self.codec.required - set(self.codec.key)
+            if declared and declared.get(name, {"optional": True}).get("optional") is True
+        )
 
     def _layout(self, codec: RowCodec, names_rows: bool = False) -> JsonLayout:
         closed: tuple[Path, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,12 @@ from pyiceberg.types import NestedField
 from tableformat.array_types import Bools, Int64s
 from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
 from tableformat.cdc.events import ChangeCollector
-from tableformat.cdc.format_options import KEY_ONLY, KEY_ONLY_REASON
+from tableformat.cdc.format_options import (
+    KEY_ONLY,
+    KEY_ONLY_REASON,
+    SCHEMA_EVOLUTION,
+    SchemaEvolution,
+)
 from tableformat.cdc.java_texts import report_java_texts
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.placeholders import Placeholder, fill_placeholders
@@ -41,6 +46,7 @@ class DebeziumRows:
         sequence: The format's sequence fields.
         codec: The table's columns, as these events encode them.
         absent: Columns that they do not have, and that have an initial default.
+        may_be_null: Required columns that may be null at the source, or are not there any more.
         keys: Message keys of the whole batch.
         collector: Takes change rows and bad records.
         table: The parsed events.
@@ -52,6 +58,7 @@ class DebeziumRows:
     sequence: SequenceFields
     codec: RowCodec
     absent: Mapping[str, NestedField]
+    may_be_null: frozenset[str]
     keys: MessageKeys
     collector: ChangeCollector
     table: pa.Table
@@ -161,6 +168,7 @@ class DebeziumRows:
         after, kept = self._filled(after, before, have_all, rows, keeps)
         report_java_texts(after, rows, bad)
         required = self.codec.required - self.absent.keys()
+        self._relax(after, required & self.may_be_null, rows, kept)
         decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=required, lacks=kept)
         if kept:
             lacks = {self.codec.field_ids[name]: lost for name, lost in kept.items()}
@@ -178,6 +186,23 @@ class DebeziumRows:
             bad,
         )
         self.collector.add(decoded | sequence, kinds, rows)
+
+    def _relax(
+        self,
+        after: Mapping[str, pa.Array],
+        names: Collection[str],
+        rows: Int64s,
+        kept: Mapping[str, Bools],
+    ) -> None:
+        """Ask for what the source did (DROP NOT NULL, DROP COLUMN) where a row needs it."""
+        for name in sorted(names):
+            null = as_mask(after[name].is_null()) & ~kept.get(name, np.zeros(len(rows), np.bool_))
+            if not null.any():
+                continue
+            if self.values.evolution is SchemaEvolution.FULL:
+                self.collector.schema_changes.relaxed.add(name)
+            for row in rows[null].tolist():
+                self.collector.bad.setdefault(row, _relaxed_reason(name))
 
     def _filled(
         self,
@@ -321,6 +346,13 @@ def delete_by_key(
         sequence_columns.setdefault(column.name, pa.nulls(len(rows), column.type))
     check_sequenced(sequence_columns, rows, collector.bad)
     collector.add(columns | sequence_columns, _all_deletes(len(rows)), rows)
+
+
+def _relaxed_reason(name: str) -> str:
+    return (
+        f"required column '{name}' has no value, and the source allows that, or does not have the "
+        f"column any more; set {SCHEMA_EVOLUTION}=full, which makes it optional"
+    )
 
 
 def _check_keys_present(

@@ -31,7 +31,8 @@ class FormatOptions(Options):
         SchemaEvolution.STRICT,
         description="columns that the table does not have; strict: the batch fails; add-columns: "
         "they are added; full: added, and types are widened (int to long, float to double, decimal "
-        "digits). A renamed column is a new one",
+        "digits), and required columns become optional where the events' schema allows null. A "
+        "renamed column is a new one",
     )
 
     @property

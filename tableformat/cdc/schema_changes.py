@@ -78,19 +78,26 @@ CONNECT_STRUCTS = (
 
 @dataclass(slots=True)
 class SchemaChanges:
-    """Columns to add and columns to widen, with their types.
+    """Columns to add and columns to widen, with their types, and columns to be null in.
 
-    `declared`: what the Connect schema says about columns to add, defaults included. `in_order`:
-    what is merged comes in the order in which the source made it.
+    `relaxed`: required columns that the source allows to be null by now, and that are. `declared`:
+    what the Connect schema says about columns to add, defaults included. `in_order`: what is merged
+    comes in the order in which the source made it.
     """
 
     added: dict[str, iceberg.IcebergType] = field(default_factory=dict)
     widened: dict[str, iceberg.IcebergType] = field(default_factory=dict)
     declared: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    relaxed: set[str] = field(default_factory=set)
     in_order: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.widened)
+        return bool(self.added or self.widened or self.relaxed)
+
+    @property
+    def names(self) -> list[str]:
+        """All columns that they are about."""
+        return sorted({*self.added, *self.widened, *self.relaxed})
 
     def ask(
         self, schema: Schema, mode: SchemaEvolution, name: str, kind: iceberg.IcebergType
@@ -124,6 +131,7 @@ class SchemaChanges:
                 )
         new = {name: each for name, each in other.declared.items() if name not in self.added}
         self.declared |= new
+        self.relaxed |= other.relaxed
         for mine, theirs in ((self.added, other.added), (self.widened, other.widened)):
             for name, kind in theirs.items():
                 mine[name] = common_type(mine.get(name), kind, column=name)
@@ -134,17 +142,18 @@ class SchemaChanges:
             Schema(*(_field(name, kind) for name, kind in schema_changes.items())).model_dump_json()
             for schema_changes in (self.added, self.widened)
         )
-        return "\n".join([*parts, json.dumps(self.declared)]).encode()
+        rest = (json.dumps(self.declared), json.dumps(sorted(self.relaxed)))
+        return "\n".join([*parts, *rest]).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> SchemaChanges:
         """From the bytes of `encode`."""
-        *schemas, declared = text.split(b"\n")
+        *schemas, declared, relaxed = text.split(b"\n")
         added, widened = (
             {each.name: each.field_type for each in Schema.model_validate_json(line).fields}
             for line in schemas
         )
-        return cls(added, widened, json.loads(declared))
+        return cls(added, widened, json.loads(declared), set(json.loads(relaxed)))
 
 
 def new_columns(undeclared: Collection[Path], row: Path, mode: SchemaEvolution) -> list[str]:

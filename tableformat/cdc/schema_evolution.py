@@ -1,4 +1,4 @@
-"""Change the table as the events ask: add columns, widen types. Never rename, never drop.
+"""Change the table as the events ask: add, widen and relax columns. Never rename, never drop.
 
 The edit is made on the table's newest schema. If somebody else evolves the table at the same time,
 what is still missing afterwards is asked for again; two drivers that add the same column add it
@@ -39,13 +39,14 @@ _NOT_SENT_TOLD: set[tuple[str, str]] = set()  # once per table and column in a p
 def evolve_table(
     environment: Environment, identifier: Identifier, schema_changes: SchemaChanges
 ) -> TableState:
-    """Add and widen columns; what the table has by now is left alone.
+    """Add, widen and relax columns; what the table has by now is left alone.
 
     Raises:
         InvalidInputError: A column has a name that change streams use themselves.
         CommitConflictError: Others kept changing the schema.
 
-    Effects: at most one metadata commit that changes the schema, of optional columns only.
+    Effects: at most one metadata commit that changes the schema; a warning for each column that is
+    added or becomes optional.
     """
     for name in schema_changes.added:
         if name in OWN_NAMES or name.startswith(SEQUENCE_PREFIX):
@@ -66,6 +67,8 @@ def evolve_table(
                 update.add_column((name,), kind, default_value=default)
             for name, kind in missing.widened.items():
                 update.update_column((name,), field_type=kind)
+            for name in missing.relaxed:
+                update.make_column_optional((name,))
 
         try:
             evolved = update_schema(environment, identifier, edit)
@@ -104,6 +107,13 @@ def log_not_sent(table: str, columns: Collection[str]) -> None:
 
 
 def _log_defaults(state: TableState, added: SchemaChanges) -> None:
+    for name in sorted(added.relaxed):
+        logger.warning(
+            "table %s: column '%s' is optional from now on: the source allows null there, or no "
+            "longer sends it",
+            state.name,
+            name,
+        )
     replaced = columns_with_replaced_nulls(added.declared)
     for name in added.added:
         default = state.metadata.schema().find_field(name).initial_default
@@ -130,6 +140,7 @@ def _log_defaults(state: TableState, added: SchemaChanges) -> None:
 
 def _missing(schema_changes: SchemaChanges, schema: Schema) -> SchemaChanges:
     have = {each.name: each.field_type for each in schema.fields}
+    required = {each.name for each in schema.fields if each.required}
     return SchemaChanges(
         added={name: kind for name, kind in schema_changes.added.items() if name not in have},
         declared=schema_changes.declared,
@@ -138,4 +149,5 @@ def _missing(schema_changes: SchemaChanges, schema: Schema) -> SchemaChanges:
             for name, kind in schema_changes.widened.items()
             if name in have and is_wider(have[name], kind)
         },
+        relaxed=schema_changes.relaxed & required,
     )

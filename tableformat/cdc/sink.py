@@ -92,7 +92,7 @@ class SinkPlan:
             check_delete_scope(state, self.writer.delete_spec, values_of_deletes_known=known)
 
     def evolved(self, schema_changes: SchemaChanges) -> SinkPlan:
-        """The same sink after adding and widening the columns that events have.
+        """The same sink after adding and widening the columns that events have; see `evolve_table`.
 
         Raises:
             InvalidInputError: The table has all that already, and the events still do not fit.
@@ -104,7 +104,7 @@ class SinkPlan:
             raise InvalidInputError(
                 "the events do not fit the table, and no evolution of it helps",
                 table=self.writer.table,
-                columns=[*schema_changes.added, *schema_changes.widened],
+                columns=schema_changes.names,
             )
         return plan
 

@@ -35,6 +35,8 @@ from tests.support.debezium_events import batch
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("small", pa.int32())])
+NOT_NULL = pa.schema([*SCHEMA, pa.field("name", pa.string(), nullable=False)])
+KEY = {"field": "id", "type": "int64", "optional": False}
 
 
 @pytest.fixture
@@ -261,6 +263,7 @@ def test_schema_changes_survive_the_way_from_a_task_to_the_driver() -> None:
         added={"x": LongType(), "deep": nested}, widened={"y": DoubleType()}
     )
     schema_changes.declared["x"] = {"field": "x", "type": "int64", "default": "\n5"}
+    schema_changes.relaxed.add("z")
     assert SchemaChanges.decode(schema_changes.encode()) == schema_changes
 
 
@@ -410,6 +413,61 @@ def test_column_that_the_events_schema_no_longer_has_is_told_once(
     (warning,) = told()
     assert f"table {name}: the events' schema does not have column 'small'" in warning
     assert "rows get null" in warning
+
+
+@pytest.fixture
+def strict_table() -> Table:
+    return memory_catalog().create_table("t.names", NOT_NULL, primary_key=["id"])
+
+
+@pytest.mark.parametrize("layout", ["envelope", "flattened"])
+@pytest.mark.parametrize("source", ["DROP NOT NULL", "DROP COLUMN"])
+def test_required_column_that_may_be_null_at_the_source_becomes_optional_with_full(
+    strict_table: Table, layout: str, source: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = {"field": "name", "type": "string"}
+    options = {"layout": layout}
+
+    def event(fields: list[dict[str, Any]], **row: Any) -> dict[str, Any]:
+        if layout == "envelope":
+            return with_schema(fields, **row)
+        return {"schema": {"type": "struct", "fields": fields}, "payload": row}
+
+    before = event([KEY, {**name, "optional": False}], id=1, name="a")
+    if source == "DROP COLUMN":
+        after = event([KEY], id=2)
+    else:
+        after = event([KEY, {**name, "optional": True}], id=2, name=None)
+    with pytest.raises(InvalidInputError, match=r"'name' has no value, and the source allows"):
+        write(strict_table, events(before, after), "add-columns", **options)
+    assert strict_table.refresh().schema().find_field("name").required
+    write(strict_table, events(before, after), "full", **options)
+    assert strict_table.refresh().schema().find_field("name").optional
+    assert [row["name"] for row in staged(strict_table)] == ["a", None]
+    assert "column 'name' is optional from now on" in caplog.text
+
+
+@pytest.mark.parametrize("declared", [{"optional": False}, None])
+def test_required_column_stays_required_where_the_source_does_not_allow_null(
+    strict_table: Table, declared: dict[str, Any] | None
+) -> None:
+    fields = [KEY, {"field": "name", "type": "string"} | (declared or {})]
+    event = with_schema(fields, id=1, name=None) if declared else upsert(id=1, name=None)
+    with pytest.raises(InvalidInputError, match="required column 'name' has no value"):
+        write(strict_table, events(event), "full")
+    assert strict_table.refresh().schema().find_field("name").required
+
+
+def test_required_column_stays_required_while_no_row_lacks_it(strict_table: Table) -> None:
+    fields = [KEY, {"field": "name", "type": "string", "optional": True}]
+    write(strict_table, events(with_schema(fields, id=1, name="a")), "full")
+    assert strict_table.refresh().schema().find_field("name").required
+
+
+def test_key_column_never_becomes_optional(strict_table: Table) -> None:
+    fields = [{**KEY, "optional": True}, {"field": "name", "type": "string"}]
+    with pytest.raises(InvalidInputError, match="key column 'id' has no value"):
+        write(strict_table, events(with_schema(fields, id=None, name="a")), "full")
 
 
 def test_events_that_disagree_about_the_default_of_a_new_column_are_refused(table: Table) -> None:
