@@ -222,7 +222,7 @@ class _Reader:
     def _read_chunk(self, lines: pa.StringArray, rows: Rows) -> pa.Table:
         infer = bool(self.layout.closed)
         try:
-            return self._known(self._parse(lines, infer=infer), int(rows[0]))
+            return self._known(lines, int(rows[0]), infer=infer)
         except pa.ArrowInvalid:
             types = self.types | _types_used(_sniffed(lines), self.layout)
             if types == self.types and not infer:
@@ -230,7 +230,7 @@ class _Reader:
         if types != self.types:
             self.types = types
             try:
-                return self._known(self._parse(lines, infer=infer), int(rows[0]))
+                return self._known(lines, int(rows[0]), infer=infer)
             except pa.ArrowInvalid:
                 if not infer:
                     raise
@@ -257,14 +257,25 @@ class _Reader:
             raise pa.ArrowInvalid("not exactly one JSON object")
         return table
 
-    def _known(self, table: pa.Table, row: int) -> pa.Table:
-        """Drop what was inferred, after noting the names in the closed structs."""
+    def _known(self, lines: pa.StringArray, row: int, *, infer: bool) -> pa.Table:
+        """Declared fields only, after noting the names of others in the closed structs.
+
+        Of an undeclared list that begins with null Arrow makes an array that is too short. Nothing
+        reads one beside the declared columns; inside of one it would be copied, so it is left out.
+        """
+        table = self._parse(lines, infer=infer)
         for path in self.layout.closed:
             declared = _names_at(self.layout.schema, path)
             found = _names_at(table.schema, path, pass_null=self.layout.pass_null)
             for name in found - declared:
                 self.result.undeclared.setdefault((*path, name), row)
+        known = self.layout.schema.names
+        if any(_has_more(table.schema.field(name).type, self._type_of(name)) for name in known):
+            table = self._parse(lines, infer=False)
         return table.select(self.layout.schema.names)
+
+    def _type_of(self, name: str) -> pa.DataType:
+        return self.layout.schema.field(name).type
 
     def _note_undeclared(self, value: Any, row: int) -> None:
         for path in self.layout.closed:
@@ -364,6 +375,21 @@ def _names_at(schema: pa.Schema, path: Path, *, pass_null: bool = False) -> set[
         if not (pa.types.is_struct(kind) or pa.types.is_list(kind)):
             return set()  # null in all rows, so that nothing was inferred
     return {child.name for child in kind if not (pass_null and pa.types.is_null(child.type))}
+
+
+def _has_more(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether there is an inferred field inside that is not always null."""
+    if pa.types.is_list(found) and pa.types.is_list(declared):
+        return _has_more(found.value_type, declared.value_type)
+    if not (pa.types.is_struct(found) and pa.types.is_struct(declared)):
+        return False
+    names = {field.name for field in declared}
+    return any(
+        _has_more(field.type, declared.field(field.name).type)
+        if field.name in names
+        else not pa.types.is_null(field.type)
+        for field in found
+    )
 
 
 def _structs_at(value: Any, path: Path) -> Iterator[dict[str, Any]]:

@@ -130,3 +130,20 @@ def test_object_that_python_cannot_nest_so_deeply_is_bad_and_its_neighbours_are_
     good, parsed = rows_of(['{"a":1,"o":{"new":1}}', deep, '{"a":3,"o":{"t":"y"}}'], layout)
     assert {0, 2} <= set(good)
     assert set(parsed.bad) <= {1}
+
+
+@pytest.mark.parametrize("extra", ["[null,0]", '[null,"x"]', '{"y":[null,[1]]}', "null", "[null]"])
+@pytest.mark.parametrize("closed", [("o",), ()])
+def test_undeclared_list_that_begins_with_null_leaves_declared_fields_whole(
+    extra: str, closed: tuple[str, ...]
+) -> None:
+    """Arrow infers an array that is too short for it (26.0.1), and fails when that is copied."""
+    layout = JsonLayout(LAYOUT.schema, alternatives=LAYOUT.alternatives, closed=(closed,))
+    texts = pa.array([f'{{"a":1,"o":{{"t":2,"x":{extra}}}}}', '{"a":2,"o":null}'])
+    parsed = parse_json_objects(texts, layout)
+    (rows, table), *others = parsed.pieces
+    assert (rows.tolist(), others) == ([0, 1], [])
+    for column in table.columns:
+        column.combine_chunks().validate(full=True)
+    assert [value["t"] if value else None for value in table["o"].to_pylist()] == [2, None]
+    assert (("o", "x") in parsed.undeclared) == (closed == ("o",))
