@@ -100,9 +100,13 @@ class NewTable:
 
 
 def declared_row(events: EventBatch, choice: FormatChoice) -> DeclaredRow | None:
-    """What the first event with a schema says of its row; None: none of them carries one."""
+    """What the first event with a schema says of its row; None: none of them carries one.
+
+    Truncates have no message key: the first event that has one counts before those without.
+    """
     path = () if getattr(choice.values, "layout", None) == FLATTENED else ("after",)
     has_keys = events.optional(KEY) is not None
+    without_key: DeclaredRow | None = None
     for place in range(min(len(events), EVENTS_LOOKED_AT_MAX)):
         schema = _schema_of(events, VALUE, place)
         fields = row_fields(schema, *path)
@@ -112,8 +116,12 @@ def declared_row(events: EventBatch, choice: FormatChoice) -> DeclaredRow | None
         key = _key_columns(events, place) if has_keys else ()
         row = schema if not path else row_schema(schema, *path)
         doc = row.get("doc")
-        return DeclaredRow(fields=fields, key=key, comment=doc if isinstance(doc, str) else None)
-    return None
+        comment = doc if isinstance(doc, str) else None
+        declared = DeclaredRow(fields=fields, key=key, comment=comment)
+        if key or not has_keys:
+            return declared
+        without_key = without_key or declared
+    return without_key
 
 
 def row_schema(schema: Mapping[str, Any], *path: str) -> Mapping[str, Any]:

@@ -63,6 +63,13 @@ def test_table_has_columns_types_key_nullability_and_comments_of_the_first_event
     )
 
 
+def test_truncates_before_the_first_row_do_not_hide_the_key():
+    truncate = json.loads(message("c", {"id": 1})[1])
+    truncate["payload"] |= {"op": "t", "after": None}
+    made = plan((None, json.dumps(truncate)), message("c", {"id": 1}))
+    assert made.key == ("id",)
+
+
 def test_options_give_key_types_and_properties():
     made = plan(
         (None, message("c", ROW_OF_WIDE, fields=[*WIDE, EXACT])[1]),
