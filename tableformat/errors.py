@@ -124,11 +124,14 @@ class CommitConflictError(TableError):
     """The commit did not land, because something else did.
 
     `conflicts` names the snapshots and files it clashed with; empty when only the swap was lost.
+    `is_proven` is False where a catalog refused the commit and shows nothing that it lost to: the
+    refusal may be the echo of its own repeated request.
     """
 
     kind = ErrorKind.CONFLICT
     retry = Retry.AFTER_REPLAN
     files_safe_to_delete = True
+    is_proven: bool = True
 
     def __init__(
         self,
@@ -140,6 +143,11 @@ class CommitConflictError(TableError):
     ) -> None:
         super().__init__(message, action=action, **context)
         self.conflicts = tuple(conflicts)
+
+    def as_unproven(self) -> Self:
+        """The same, of a refusal that may be an echo."""
+        self.is_proven = self.files_safe_to_delete = False
+        return self
 
 
 class CommitUnknownError(TableError):

@@ -6,9 +6,11 @@ Outcomes of a commit:
 |-------------------------------------|------------------------------------------------------|
 | 2xx with the table                  | committed                                            |
 | 409                                 | conflict; committed if the table shows our snapshot: |
-|                                     | a transport may repeat a request (R69)               |
+|                                     | a transport may repeat a request (R69). Not proven   |
+|                                     | while the table is as it was: what shows it may lag  |
 | 400, and the table has moved on     | conflict: a stale sequence number or row id          |
-| other 4xx                           | a typed error, nothing done                          |
+| other 4xx                           | committed if the table shows our snapshot, else a    |
+|                                     | typed error, nothing done                            |
 | connection refused                  | `StoreUnavailableError`, nothing was sent            |
 | 5xx (503 too, R58), time-out, no    | committed if the table shows our snapshot, else      |
 | JSON in a 2xx                       | unknown                                              |
@@ -16,6 +18,8 @@ Outcomes of a commit:
 A server that keeps no refs but `main` takes a snapshot for any other as the head of `main`. Where
 its configuration says so nothing is sent; where the version that our commit made lacks a ref that
 it set, that is told. A later version proves nothing: others drop branches.
+
+A table is never shown older than this process has seen it (`catalog.seen_versions`).
 
 Several tables go to `transactions/commit`, which answers 204 without them, so they are loaded. What
 one of them shows holds for all.
@@ -56,6 +60,7 @@ from tableformat.catalog.rest_credentials import (
     vended_credentials,
 )
 from tableformat.catalog.rest_requirements import requirements_for
+from tableformat.catalog.seen_versions import SeenVersions
 from tableformat.catalog.table_locations import TablePlaces
 from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
 from tableformat.errors import (
@@ -103,6 +108,7 @@ class RestCatalog:
         self._properties = dict(properties)
         self._runtime = runtime
         self._places = places
+        self._seen = SeenVersions()
         self._connected: RestClient | None = None
         self._lock = threading.Lock()
 
@@ -230,9 +236,13 @@ class RestCatalog:
         """See `Catalog.load_table`."""
         check_table_name(identifier)
         client = self._client()
-        with error_context(table=".".join(identifier)), reading(self._name, client.redact):
+
+        def load() -> TableState:
             reply = client.send("GET", Endpoints.load_table, client.table_path(identifier))
             return self._state(identifier, reply)
+
+        with error_context(table=".".join(identifier)), reading(self._name, client.redact):
+            return self._seen.newest(load, self._runtime.clock)
 
     def metadata_locations(self, identifiers: Collection[Identifier]) -> Locations | None:
         """See `Catalog.metadata_locations`: the protocol has no cheaper call than a load."""
@@ -358,24 +368,28 @@ class RestCatalog:
     def _settle_refusal(
         self, commits: Sequence[TableCommit], error: RefusedError
     ) -> list[TableState]:
-        if error.status not in (400, 409):
-            raise refused(error, self._name) from None
+        # Each may be the answer to a repeated request, of which the first one landed.
+        is_conflict = error.status in (400, 409)
         try:
             current = [self.load_table(each.base.identifier) for each in commits]
         except TableError:
-            # Without a look at the tables, this may be the echo of a request that landed.
-            raise _unknown(commits, error) from error
+            if is_conflict:
+                raise _unknown(commits, error) from error
+            raise refused(error, self._name) from None
         if _has_landed(commits, current):
             return current
+        if not is_conflict:
+            raise refused(error, self._name) from None
         is_current = all(
             state.metadata_location == each.base.metadata_location
             for each, state in zip(commits, current, strict=True)
         )
         if error.status == 400 and is_current:
             raise InvalidInputError(f"REST catalog refused: {error}", catalog=self._name) from None
-        raise CommitConflictError(
+        conflict = CommitConflictError(
             f"another commit landed first: {error}", action="refresh and try again"
-        ) from None
+        )
+        raise (conflict.as_unproven() if is_current else conflict) from None
 
     def _settle(self, commits: Sequence[TableCommit], cause: Exception) -> list[TableState]:
         """The tables, if one shows its snapshot of the commit; otherwise the outcome is unknown."""
@@ -406,6 +420,8 @@ class RestCatalog:
         state = TableState(identifier, metadata, location)
         if not _shows(state, updates):
             raise NoAnswerError("the answer does not show the commit")
+        if updates:
+            self._seen.note(state, self._runtime.clock)
         return state
 
     def _client(self) -> RestClient:

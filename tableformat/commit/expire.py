@@ -77,6 +77,8 @@ def apply_expiry(
         CommitConflictError: The removal lost its swap too often; nothing was deleted.
         CommitUnknownError: The removal may have landed; nothing was deleted.
         FencedError: A newer holder has committed; deleting stopped.
+        TableError: Of a store or catalog that fails after the removal; its message says that the
+            snapshots are gone.
         InvalidInputError: The table has `gc.enabled` = false, or a malformed property.
     """
     before = environment.catalog.load_table(identifier)
@@ -86,7 +88,14 @@ def apply_expiry(
     report = ExpiryReport(plan=change.plan, state=outcome.state)
     if not delete_files or not change.expired:
         return report
-    return _delete_unreachable(environment, report, change, fence, branch)
+    try:
+        return _delete_unreachable(environment, report, change, fence, branch)
+    except TableError as error:
+        error.message = (
+            f"snapshots have expired ({len(change.expired)}), but files that nothing needs any "
+            f"more are left to orphan removal: {error.message}"
+        )
+        raise
 
 
 @dataclass(slots=True)

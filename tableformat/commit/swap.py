@@ -4,15 +4,19 @@
 load ─> landed already? ─> prepare (validate, write) ─> swap ─┬─ returned ──────────────> committed
   ^                                                            ├─ conflict ── wait ──┐
   └────────────────────────────────────────────────────────────┼─────────────────────┘
+                                                               ├─ conflict, not proven: once more,
+                                                               │  and what ends it now is unknown
                                                                └─ anything else ─> look for it
                                                                      found ─────────────> committed
                                                                      not found ─────────> unknown
 ```
 
 Only a lost swap is tried again, and every try prepares again (I12). `landed` is asked first in
-every round, because a client library may have repeated a request on its own (R69). Whatever else
-breaks at or after the swap is an unknown outcome: the table is searched for the change, and nothing
-is deleted (I10, R56, R58, R60).
+every round, because a client library may have repeated a request on its own (R69). So a conflict
+proves nothing while the table shows nothing that it was lost to: what shows the table may lag. To
+try again is safe then, as what landed is what the next try is refused for. Whatever else breaks at
+or after the swap is an unknown outcome: the table is searched for the change, and nothing is
+deleted (I10, R56, R58, R60).
 
 A group of tables goes the same way in one swap. What is seen of one of them tells the outcome of
 all. Where others got ahead on some of them only, only those prepare again: what the others have
@@ -119,6 +123,7 @@ class _GroupSwap:
     states: list[TableState] = field(default_factory=list)
     updates: dict[Identifier, Sequence[TableUpdate]] = field(default_factory=dict)
     attempts: int = 0
+    doubt: CommitConflictError | None = None  # a refusal that no table bears out yet
 
     def run(self) -> list[SwapOutcome]:
         runtime = self.environment.runtime
@@ -128,7 +133,7 @@ class _GroupSwap:
         while True:
             self.attempts += 1
             with self._turn():
-                with _nothing_landed():
+                with self._nothing_landed():
                     self._look_again()
                     self._prepare()
                     if not any(self.updates.values()):
@@ -138,19 +143,24 @@ class _GroupSwap:
                     return self._swap()
                 except CommitConflictError as conflict:
                     lost = conflict
+                    self.doubt = None if conflict.is_proven else conflict
+                except TableError:
+                    with self._doubted():
+                        raise
             policy = commit_retry_policy(self.states[0].metadata.properties)
             elapsed_ms = runtime.clock.monotonic_ms() - started_ms
             if policy.allows(self.attempts, elapsed_ms=elapsed_ms):
                 runtime.clock.sleep_ms(policy.wait_ms(self.attempts, runtime))
-                self._load()
-                if self._has_landed():
+                if self._shows_it():
                     return self._outcomes(looked_up=True)
                 continue
             lost.with_context(attempts=self.attempts, **self._context())
-            self._load()
-            if self._has_landed():
+            if self._shows_it():
                 return self._outcomes(looked_up=True)
-            raise lost
+            if self.doubt is None:
+                raise lost
+            self._look_for(lost)
+            return self._outcomes(looked_up=True)
 
     def _turn(self) -> AbstractContextManager[None]:
         runtime, turns = self.environment.runtime, self.environment.turns
@@ -190,8 +200,16 @@ class _GroupSwap:
         load = self.environment.catalog.load_table
         self.states = [load(each.identifier) for each in self.group]
         moved = [s.identifier for s in self.states if s.metadata_location != old[s.identifier]]
+        if any(self.updates.get(each) for each in moved):
+            self.doubt = None  # it would show the change, on which any later version stands
         for identifier in moved or old:  # what was refused is not offered again as it is
             self.updates.pop(identifier, None)
+
+    def _shows_it(self) -> bool:
+        """Whether the group has landed after all, by the current versions."""
+        with self._doubted():
+            self._load()
+            return self._has_landed()
 
     def _has_landed(self) -> bool:
         """Whether a table shows the group; those that were looked at too early are loaded again."""
@@ -277,6 +295,32 @@ class _GroupSwap:
         return {"table": ", ".join(each.name for each in self.states), **named}
 
     @contextmanager
+    def _nothing_landed(self) -> Iterator[None]:
+        """Errors from here leave all tables as they are: no swap was started, earlier ones lost."""
+        with self._doubted():
+            try:
+                yield
+            except TableError as error:
+                error.files_safe_to_delete = True
+                raise
+
+    @contextmanager
+    def _doubted(self) -> Iterator[None]:
+        """While a refusal is in doubt, what ends the commit leaves its outcome unknown."""
+        try:
+            yield
+        except TableError as error:
+            if self.doubt is None or isinstance(error, CommitUnknownError):
+                raise
+            raise CommitUnknownError(
+                "the commit was refused, the table shows nothing that it lost to, and then "
+                f"something failed: {error.message}",
+                action="look for it before anything else; delete nothing",
+                refusal=self.doubt.message,
+                **self._context(),
+            ) from error
+
+    @contextmanager
     def _named(self, state: TableState) -> Iterator[None]:
         """Errors of one of several tables say which."""
         try:
@@ -285,13 +329,3 @@ class _GroupSwap:
             if len(self.group) > 1:
                 error.with_context(table=state.name)
             raise
-
-
-@contextmanager
-def _nothing_landed() -> Iterator[None]:
-    """Errors from here leave all tables as they are: no swap was started, earlier ones lost."""
-    try:
-        yield
-    except TableError as error:
-        error.files_safe_to_delete = True
-        raise

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from tableformat.backend import open_backend
 from tableformat.catalog import rest_client
 from tableformat.catalog.base import TableCommit, TableState
 from tableformat.catalog.rest_requirements import requirements_for
+from tableformat.catalog.seen_versions import LAG_MS
+from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import (
     AlreadyExistsError,
@@ -41,7 +44,7 @@ from tableformat.errors import (
     TableError,
     UnsupportedError,
 )
-from tableformat.runtime import FailPoints, Runtime
+from tableformat.runtime import FailPoints, Runtime, SystemClock
 from tests.support.table_metadata import (
     SCHEMA,
     append_updates,
@@ -239,7 +242,169 @@ def test_refused_requirement_is_a_conflict(server: Server) -> None:
     server.on["POST"] = lambda _: error_of(409, "CommitFailedException", "main has changed")
     with pytest.raises(CommitConflictError, match="main has changed") as caught:
         environment.catalog.commit(base, append(base)[0])
+    assert not caught.value.is_proven  # the table shows nothing that it could have lost to
+    assert not caught.value.files_safe_to_delete
+    server.log(base)
+    server.version += 1
+    with pytest.raises(CommitConflictError, match="main has changed") as caught:
+        environment.catalog.commit(base, append(base)[0])
+    assert caught.value.is_proven
     assert caught.value.files_safe_to_delete
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(429, "TooManyRequests"), (403, "ForbiddenException")]
+)
+def test_refusal_of_a_repeated_request_is_settled_as_landed(
+    server: Server, status: int, kind: str
+) -> None:
+    environment, base = load(server)
+    updates, snapshot_id = append(base)
+    server.on["POST"] = landing(server, error_of(status, kind))
+    landed = environment.catalog.commit(base, updates)
+    assert landed.metadata.current_snapshot_id == snapshot_id
+
+
+# -- what shows a table lags behind
+
+
+def test_commit_refused_as_an_echo_beside_a_lagging_replica_is_unknown(server: Server) -> None:
+    environment, base = load(server, runtime=Runtime(clock=ImpatientClock()))
+    before = deepcopy(server.table())
+    server.on["POST"] = echoing(server)
+    server.on["GET"] = lambda _: (200, before)
+    with pytest.raises(CommitUnknownError) as caught:
+        swap_until_settled(environment, TABLE, Append(), state=base)
+    assert not caught.value.files_safe_to_delete
+
+
+def test_commit_refused_as_an_echo_is_found_once_the_replica_has_caught_up(server: Server) -> None:
+    environment, base = load(server, runtime=Runtime(clock=ImpatientClock()))
+    before, change = deepcopy(server.table()), Append()
+    server.on["POST"] = echoing(server)
+    server.on["GET"] = lagging(before, times=2)
+    outcome = swap_until_settled(environment, TABLE, change, state=base)
+    assert outcome.attempts == 2
+    assert change.has_landed(outcome.state)
+
+
+def test_failure_after_a_refusal_that_nothing_bears_out_is_unknown(server: Server) -> None:
+    environment, base = load(server, runtime=Runtime(clock=ImpatientClock()))
+    before = deepcopy(server.table())
+    server.on["POST"] = echoing(server)
+    server.on["GET"] = lambda _: (200, before)
+    with pytest.raises(CommitUnknownError, match="the bucket is away") as caught:
+        swap_until_settled(environment, TABLE, Append(fails_at=2), state=base)
+    assert not caught.value.files_safe_to_delete
+
+
+def test_refusal_that_a_newer_version_bears_out_is_a_conflict(server: Server) -> None:
+    environment, base = load(server, runtime=Runtime(clock=ImpatientClock()))
+
+    def another(_: dict[str, Any]) -> Reply:
+        server.log(base)
+        server.version += 1
+        return error_of(409, "CommitFailedException", "main has changed")
+
+    server.on["POST"] = another
+    with pytest.raises(CommitConflictError) as caught:
+        swap_until_settled(environment, TABLE, Append(), state=base)
+    assert caught.value.files_safe_to_delete
+
+
+def test_table_is_not_shown_older_than_it_was(server: Server) -> None:
+    clock = ImpatientClock()
+    environment, base = load(server, runtime=Runtime(clock=clock))
+    before = deepcopy(server.table())
+    newer = environment.catalog.commit(base, append(base)[0])
+    server.on["GET"] = lagging(before, times=3)
+    shown = environment.catalog.load_table(TABLE)
+    assert shown.metadata_location == newer.metadata_location
+    server.on["GET"] = lambda _: (200, before)
+    with pytest.raises(StoreUnavailableError, match="older version"):
+        environment.catalog.load_table(TABLE)
+    clock.sleep_ms(LAG_MS)  # no replica lags for so long: the catalog was restored
+    shown = environment.catalog.load_table(TABLE)
+    assert shown.metadata_location == base.metadata_location
+
+
+def test_expiry_beside_a_lagging_replica_deletes_nothing(server: Server) -> None:
+    """A version from before the snapshots existed does not show that they have been removed."""
+    environment, base = load(server, runtime=Runtime(clock=ImpatientClock()))
+    before, expired = deepcopy(server.table()), []
+    later = environment.catalog.commit(base, append(base)[0])
+
+    class Removal:
+        def prepare(self, state: TableState) -> list[Any]:
+            expired.append(state.metadata.current_snapshot_id)
+            return [RemoveSnapshotsUpdate(snapshot_ids=expired[-1:])]
+
+        def has_landed(self, state: TableState) -> bool:
+            return state.metadata.snapshot_by_id(expired[-1]) is None
+
+        def context(self) -> dict[str, object]:
+            return {}
+
+    server.on["POST"] = lambda _: (503, b"")
+    server.on["GET"] = lambda _: (200, before)
+    with pytest.raises(CommitUnknownError):
+        swap_until_settled(environment, TABLE, Removal(), state=later)
+
+
+def echoing(server: Server) -> Callable[[dict[str, Any]], Reply]:
+    """Whoever comes first lands, and is told what the second one is told."""
+    first = iter([True])
+
+    def land_then(body: dict[str, Any]) -> Reply:
+        if next(first, False):
+            server.land(body)
+        return error_of(409, "CommitFailedException", "main has changed")
+
+    return land_then
+
+
+class ImpatientClock(SystemClock):
+    """Nobody waits; what was slept has passed."""
+
+    def __init__(self) -> None:
+        self.slept_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return super().monotonic_ms() + self.slept_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.slept_ms += duration_ms
+
+
+class Append:
+    """A change that adds one snapshot, the same in each attempt; `fails_at` an attempt."""
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.fails_at, self.attempts = fails_at, 0
+        self.updates: list[Any] = []
+
+    def prepare(self, state: TableState) -> list[Any]:
+        self.attempts += 1
+        if self.attempts == self.fails_at:
+            raise StoreUnavailableError("the bucket is away")
+        self.updates = self.updates or append(state)[0]
+        return self.updates
+
+    def has_landed(self, state: TableState) -> bool:
+        added = self.updates[0].snapshot.snapshot_id if self.updates else None
+        return added is not None and state.metadata.snapshot_by_id(added) is not None
+
+    def context(self) -> dict[str, object]:
+        return {}
+
+
+def lagging(old: dict[str, Any], *, times: int) -> Callable[[dict[str, Any]], Reply | None]:
+    """Answers that show `old`, so often."""
+    left = iter(range(times))
+    return lambda _: (200, old) if next(left, None) is not None else None
+
+
+# -- groups
 
 
 def load_two(server: Server) -> tuple[Environment, list[TableCommit]]:

@@ -453,6 +453,23 @@ def test_failing_deletes_are_reported_and_harmless(table):
     assert report.data_files == 0
 
 
+def test_failure_after_the_removal_says_that_snapshots_have_expired(table):
+    table.add("x")
+    table.remove("x")
+    clear_manifest_cache(table.store)
+    get = table.store.get
+
+    def fail(location, **options):
+        if location.endswith(".avro"):
+            raise StoreUnavailableError("object store refused: 403 ExpiredToken")
+        return get(location, **options)
+
+    table.store.get = fail
+    with pytest.raises(StoreUnavailableError, match=r"expired \(1\), .* orphan removal: .* 403"):
+        apply_expiry(table.environment, IDENTIFIER, EVERYTHING, fence=None)
+    assert len(table.state.metadata.snapshots) == 1
+
+
 def test_metadata_only_expiry_leaves_the_files(table):
     table.add("x")
     table.remove("x")
