@@ -35,7 +35,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 from tableformat.catalog.base import Identifier, Locations, TableCommit, TableState
 from tableformat.catalog.new_table import new_metadata
 from tableformat.catalog.pointers import MetadataPointers, PointerSwap, table_exists
-from tableformat.catalog.table_locations import TablePlaces
+from tableformat.catalog.table_locations import TablePlaces, check_own_folder
 from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
 from tableformat.errors import (
     CommitConflictError,
@@ -276,6 +276,7 @@ class PointerCatalog:
         )
         if metadata is base.metadata:
             return None
+        check_own_folder(base, "change it", metadata)
         with error_context(table=base.name):
             if (
                 metadata.location != base.metadata.location

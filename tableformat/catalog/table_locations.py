@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from pyiceberg.table.metadata import TableMetadata
 
+from tableformat.catalog.base import TableState
 from tableformat.errors import InvalidInputError, error_context
-from tableformat.store.locations import AllowedLocations, ParsedLocation, parse_location
+from tableformat.paths import metadata_directory
+from tableformat.store.locations import (
+    AllowedLocations,
+    ParsedLocation,
+    canonical_location,
+    parse_location,
+)
 
 PATH_PROPERTIES = (
     "write.data.path",
@@ -15,6 +23,45 @@ PATH_PROPERTIES = (
     "write.object-storage.path",
     "write.folder-storage.path",
 )
+
+
+def check_own_folder(state: TableState, what: str, planned: TableMetadata | None = None) -> None:
+    """Refuse to do `what` with a table that is registered from a copy of another one's files.
+
+    The paths in the copy still lead to the original: what is written goes there, and what one of
+    the two needs no more is deleted under the other one.
+
+    Args:
+        state: The table.
+        what: Completes "cannot ...".
+        planned: What a commit makes of it: it may say that the metadata is meant to be there.
+
+    Raises:
+        InvalidInputError: The metadata file is neither below the table's location nor where the
+            table says that its metadata are.
+    """
+    file = state.metadata_location
+    versions = [state.metadata] if planned is None else [state.metadata, planned]
+    places = [place for each in versions for place in (each.location, metadata_directory(each))]
+    if not any(_is_below(file, place) for place in places):
+        error = InvalidInputError(
+            f"cannot {what}: the table's metadata file is not where the table's files are, so it "
+            "looks like a copy of a table that may still be in use",
+            table=state.name,
+            metadata_location=file,
+            location=state.metadata.location,
+            action="copy with a tool that rewrites the paths (Spark: rewrite_table_path), or "
+            "register the original's file; if nobody else has these files, set the table property "
+            f"write.metadata.path={file.rpartition('/')[0]}",
+        )
+        error.files_safe_to_delete = True  # what was written for it is named nowhere
+        raise error
+
+
+def _is_below(file: str, place: str) -> bool:
+    with suppress(InvalidInputError):  # of a scheme that is not ours
+        file, place = canonical_location(file), canonical_location(place)
+    return file.startswith(f"{place.rstrip('/')}/")
 
 
 class TablePlaces:

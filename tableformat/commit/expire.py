@@ -21,6 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.catalog.table_locations import check_own_folder
 from tableformat.codec.avro.manifest_store import load_manifest_list, open_manifest
 from tableformat.codec.avro.named_files import wanted
 from tableformat.commit.branch_history import snapshots_by_id
@@ -239,7 +240,8 @@ def _delete(store: ObjectStore, batch: Sequence[str], failed: list[str]) -> int:
 
 
 def check_owns_files(state: TableState, what: str) -> None:
-    """Refuse to do `what` with a table that says (`gc.enabled`) that its files are not its own."""
+    """Refuse to do `what` with a table whose files are not its own, by its word or its place."""
+    check_own_folder(state, what)
     if not property_bool(state.metadata.properties, "gc.enabled", default=True):
         raise InvalidInputError(
             f"cannot {what}: the table's files may belong to other tables too",
