@@ -1,0 +1,608 @@
+"""Histories of whole `icefold` commands, each a process, while the services behind them misbehave.
+
+A history is drawn from a seed: changes are staged from files, published, compacted, expired,
+changed by statements and read, and most commands meet a fault of `fault_proxy`, some a signal.
+What is right is told by a dict, by the server's own words (asked past the proxy) and by DuckDB.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import requests
+
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.interop_engines import duckdb_connection
+from tests.support.rest_catalog import rest_server
+from tests.support.s3_server import fresh_bucket, s3_server
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = "s.rows"
+HANGS_AFTER_S = 90.0
+UNKNOWN = re.compile(r"may or may not|unknown|answer of the commit was lost|may have", re.I)
+LINES_MAX = 6
+_ANYBODY = "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/s3/aws4_request"
+Rows = dict[int, int]
+
+
+@dataclass
+class Ended:
+    """A command that ended."""
+
+    argv: list[str]
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def is_unknown(self) -> bool:
+        return bool(UNKNOWN.search(self.err))
+
+    def __str__(self) -> str:
+        return f"icefold {' '.join(self.argv)} -> {self.code} in {self.seconds:.1f} s\n{self.err}"
+
+
+class Commands:
+    """Processes forked from one that has imported `icefold`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forked_commands"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self._count = 0
+
+    def close(self) -> None:
+        with self._process:  # closes its pipes, which ends it, and waits
+            pass
+
+    def run(self, argv: list[str], *, kill: tuple[float, int] | None = None) -> Ended:
+        """Run one to its end; `kill`: seconds after its start, and the signal."""
+        self._count += 1
+        out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        started = time.monotonic()
+        request = {"argv": argv, "out": str(out), "err": str(err)}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        pid = int(self._process.stdout.readline().split()[1])
+        wait_s, number = kill or (HANGS_AFTER_S, signal.SIGABRT)
+        watch = subprocess.Popen(["sh", "-c", f"sleep {wait_s}; kill -{number} {pid} 2>/dev/null"])
+        code = int(self._process.stdout.readline().split()[2])
+        watch.kill()
+        watch.wait()
+        seconds = time.monotonic() - started
+        return Ended(argv, code, out.read_text(), err.read_text(), seconds)
+
+
+class RestWorld:
+    """Tables of a REST catalog behind a proxy; files on the disk."""
+
+    kind = "rest"
+
+    def __init__(self, uri: str, warehouse: str, lock_folder: Path) -> None:
+        self.upstream, self.proxy = uri, FaultProxy(uri)
+        self.warehouse, self.lock_folder = warehouse, lock_folder
+
+    def options(self, *, clean: bool) -> list[str]:
+        uri = self.upstream if clean else self.proxy.uri
+        given = {
+            "type": "rest",
+            "uri": uri,
+            "warehouse": self.warehouse,
+            "lock-url": f"file://{self.lock_folder}",
+        }
+        return ["--catalog", "rest", *_properties(given)]
+
+    def metadata(self, table: str) -> dict[str, Any]:
+        """The table's metadata, and where it is, from the server itself."""
+        space, name = table.split(".")
+        reply = requests.get(f"{self.upstream}/v1/namespaces/{space}/tables/{name}", timeout=20)
+        reply.raise_for_status()
+        found = reply.json()
+        return {**found["metadata"], "location-of-it": found["metadata-location"]}
+
+    def draw(self, rng: random.Random) -> list[Fault]:
+        commit, load = r"/tables/[^/]+$", r"/tables/[^/?]+(\?|$)"
+        json_409 = _error(
+            409, "CommitFailedException", "requirement failed: branch main has changed"
+        )
+        of_commit = [
+            Fault("reset", "POST", commit),
+            Fault("answer", "POST", commit, status=rng.choice([500, 502, 503, 504])),
+            Fault(
+                "answer", "POST", commit, status=500, body=_error(500, "InternalServerError", "x")
+            ),
+            Fault("answer", "POST", commit, status=409, body=json_409),
+            Fault("answer", "POST", commit, status=200),
+            Fault(
+                "answer", "POST", commit, status=400, body=_error(400, "BadRequestException", "x")
+            ),
+            Fault(
+                "answer", "POST", commit, status=403, body=_error(403, "ForbiddenException", "x")
+            ),
+            Fault("twice", "POST", commit),
+            Fault("cut", "POST", commit),
+            Fault("short", "POST", commit),
+            Fault("late", "POST", commit, delay_s=rng.choice([0.1, 0.5, 2.0])),
+            Fault("slow", "POST", commit, delay_s=rng.choice([0.3, 2.0])),
+            Fault("refuse", "POST", commit, status=rng.choice([429, 500, 502, 503])),
+            Fault("refuse", "POST", commit, status=409, body=json_409),
+        ]
+        of_load = [
+            Fault("reset", "GET", load),
+            Fault("refuse", "GET", load, status=rng.choice([500, 502, 503, 504])),
+            Fault("refuse", "GET", load, status=429, headers={"Retry-After": "1"}),
+            Fault("refuse", "GET", load, status=200),
+            Fault(
+                "refuse", "GET", load, status=401, body=_error(401, "NotAuthorizedException", "x")
+            ),
+            Fault("refuse", "GET", load, status=404),
+            Fault("stale", "GET", load, back=rng.choice([1, 2, 5])),
+            Fault("cut", "GET", load),
+            Fault("short", "GET", load),
+            Fault("slow", "GET", load, delay_s=2.0),
+            Fault("refuse", "GET", "/config", status=rng.choice([200, 502])),
+        ]
+        one = rng.choice(of_commit if rng.random() < 0.6 else of_load)
+        one.skip, one.times = rng.choice([0, 0, 0, 1, 2, 4]), rng.choice([1, 1, 2, 5])
+        faults = [one]
+        if one.method == "POST" and rng.random() < 0.5:  # and what is asked next lags, or fails
+            kind = rng.choice(["stale", "stale", "refuse", "reset"])
+            faults.append(
+                Fault(
+                    kind, "GET", load, skip=rng.choice([0, 1, 2, 3]), times=rng.choice([1, 3, 50])
+                )
+            )
+        return faults
+
+
+class BucketWorld:
+    """A catalog in SQLite, files in a bucket behind a proxy."""
+
+    kind = "s3"
+
+    def __init__(self, endpoint: str, bucket: str, folder: Path) -> None:
+        self.upstream, self.proxy = endpoint, FaultProxy(endpoint)
+        self.bucket, self.database, self.folder = bucket, folder / "catalog.db", folder
+
+    def options(self, *, clean: bool) -> list[str]:
+        given = {
+            "type": "sql",
+            "uri": f"sqlite:///{self.database}",
+            "warehouse": f"s3://{self.bucket}/wh",
+            "s3.endpoint": self.upstream if clean else self.proxy.uri,
+            "s3.region": "us-east-1",
+            "s3.access-key-id": "testing",
+            "s3.secret-access-key": "testing-secret",
+            "s3.request-timeout": "1.5",
+            "s3.connect-timeout": "1",
+        }
+        return ["--catalog", "bucket", *_properties(given)]
+
+    def metadata(self, table: str) -> dict[str, Any]:
+        with sqlite3.connect(self.database, timeout=30) as connection:
+            [[location]] = connection.execute(
+                "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?",
+                [table.split(".")[1]],
+            ).fetchall()
+        connection.close()
+        url = f"{self.upstream}/{location.removeprefix('s3://')}"
+        reply = requests.get(url, headers={"Authorization": _ANYBODY}, timeout=20)
+        reply.raise_for_status()
+        return {**reply.json(), "location-of-it": location}
+
+    def draw(self, rng: random.Random) -> list[Fault]:
+        expired = _xml("ExpiredToken")
+        put, get, any_ = "PUT", "GET|HEAD", ".*"
+        one = rng.choice(
+            [
+                Fault("reset", put),
+                Fault("answer", put, status=rng.choice([500, 502, 503, 504])),
+                Fault("twice", put),
+                Fault("late", put, delay_s=rng.choice([0.1, 1.0])),
+                Fault("refuse", any_, status=403, body=expired),
+                Fault("refuse", any_, status=400, body=expired),
+                Fault("refuse", any_, status=401, body=b""),
+                Fault("refuse", any_, status=503, body=_xml("SlowDown")),
+                Fault("refuse", any_, status=429, headers={"Retry-After": "1"}),
+                Fault("refuse", "GET", status=200),
+                Fault("refuse", "GET", r"\.parquet", status=200),
+                Fault("refuse", "GET", r"\.metadata\.json", status=200),
+                Fault("refuse", "GET", r"\.avro", status=200),
+                Fault("refuse", "GET", r"\.puffin", status=200),
+                Fault("answer", put, status=200),
+                Fault("answer", "POST|DELETE", status=rng.choice([500, 503])),
+                Fault("answer", "POST|DELETE", status=200),
+                Fault("cut", get),
+                Fault("short", get),
+                Fault("reset", get),
+                Fault("slow", any_, delay_s=2.5),
+                Fault(
+                    "refuse", "GET", r"\.(parquet|avro|puffin)", status=404, body=_xml("NoSuchKey")
+                ),
+            ]
+        )
+        one.skip, one.times = rng.choice([0, 0, 1, 2, 4, 8, 15]), rng.choice([1, 1, 3, 5, 60])
+        return [one]
+
+
+@dataclass
+class History:
+    """One seed. `failures` is empty if all went as it has to."""
+
+    world: RestWorld | BucketWorld
+    commands: Commands
+    seed: int
+    table: str = ""
+    main: Rows = field(default_factory=dict)
+    pending: dict[int, int | None] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    lines: ClassVar[dict[str, int]] = {}
+
+    def run(self, steps: int = 7) -> None:
+        """All of it."""
+        rng = self.rng
+        self.begin()
+        for _ in range(steps):
+            if self.failures:
+                return
+            weights = {
+                self._stage: 4, self._publish: 4, self._statement: 4, self._tend: 5, self._read: 4,
+            }  # fmt: skip
+            [step] = rng.choices(list(weights), list(weights.values()))
+            step()
+        if not self.failures:
+            self._end()
+
+    @functools.cached_property
+    def rng(self) -> random.Random:
+        return random.Random(self.seed)
+
+    def begin(self) -> None:
+        """Make the table, with rows that are published."""
+        rng = self.rng
+        self.table = f"s.t{self.seed}"
+        made = self._icefold(
+            "table", "create", self.table, "--primary-key", "id",
+            "--column", "id:long!", "--column", "v:long", clean=True,
+        )  # fmt: skip
+        assert made.code == 0, made
+        properties = {
+            "commit.retry.min-wait-ms": 10,
+            "commit.retry.max-wait-ms": 50,
+            "commit.retry.num-retries": rng.choice([1, 4]),
+            "commit.status-check.min-wait-ms": 20,
+            "commit.status-check.max-wait-ms": 100,
+            "commit.status-check.num-retries": rng.choice([1, 3]),
+        }
+        self._icefold(
+            "table",
+            "set-properties",
+            self.table,
+            *(f"{k}={v}" for k, v in properties.items()),
+            clean=True,
+        )
+        self._stage(clean=True)
+        self._publish(clean=True)
+
+    def _icefold(self, *argv: str, clean: bool = False) -> Ended:
+        """One command, past the proxy if `clean`; else most likely with a fault."""
+        rng, kill = self.rng, None
+        self.faults: list[Fault] = []
+        if not clean:
+            if rng.random() < 0.85:
+                self.faults = self.world.draw(rng)
+            if rng.random() < 0.12:
+                kill = (rng.uniform(0.03, 0.9), rng.choice([signal.SIGTERM, signal.SIGKILL]))
+        self.world.proxy.faults[:] = self.faults
+        ended = self.commands.run([*self.world.options(clean=clean), *argv], kill=kill)
+        ended.argv = list(argv)
+        self.world.proxy.faults.clear()
+        used = [
+            f"{f.kind} {f.method} {f.status} x{f.used} skip={f.skip} back={f.back}"
+            for f in self.faults
+            if f.used
+        ]
+        self.log.append(f"{'clean' if clean else used} kill={kill}\n{ended}")
+        self._check_manners(ended, killed=kill is not None)
+        return ended
+
+    def _check_manners(self, ended: Ended, *, killed: bool) -> None:
+        err = ended.err
+        codes = {0, 1, 3} | ({143, -9} if killed else set())
+        if ended.code not in codes:
+            self._fail(f"exit code {ended.code}", ended)
+        if "Traceback" in err or "Exception ignored" in err or "panicked" in err:
+            self._fail("traceback", ended)
+        if ended.code == 1 and not err.strip() and not ended.out.strip():
+            self._fail("failed without a word", ended)
+        if len(err.splitlines()) > LINES_MAX:
+            self._fail("many lines", ended)
+        for line in err.splitlines():
+            shape = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27,}|s\.t\d+|/\S*|\d+", "#", line)
+            self.lines[shape] = self.lines.get(shape, 0) + 1
+
+    def _fail(self, what: str, ended: Ended | None = None) -> None:
+        self.failures.append(f"seed {self.seed}: {what}: {ended or ''}")
+
+    def rows(self, *more: str) -> Rows:
+        """As DuckDB reads them where it can, else icefold past the proxy."""
+        if self.world.kind == "rest" and not more:
+            return self._duckdb_rows()
+        ended = self._icefold("scan", self.table, "--format", "json", *more, clean=True)
+        if ended.code != 0:
+            self._fail("clean scan", ended)
+            return {}
+        return self._parse(ended.out)
+
+    def _parse(self, text: str) -> Rows:
+        rows = [json.loads(line) for line in text.splitlines()]
+        found = {row["id"]: row["v"] for row in rows}
+        if len(found) != len(rows):
+            self._fail(f"keys twice: {rows}")
+        return found
+
+    def _heads(self) -> dict[str, int]:
+        refs = self.world.metadata(self.table)["refs"]
+        return {name: ref["snapshot-id"] for name, ref in refs.items()}
+
+    def _snapshots(self) -> set[int]:
+        return {each["snapshot-id"] for each in self.world.metadata(self.table)["snapshots"]}
+
+    def _stage(self, clean: bool = False) -> None:
+        rng = self.rng
+        batch: dict[int, int | None] = {}
+        for key in rng.sample(range(12), rng.randint(1, 6)):
+            batch[key] = None if rng.random() < 0.3 else rng.randrange(1000)
+        name = f"b{self.seed}-{len(self.log)}"
+        path = self.commands.folder / f"{name}.jsonl"
+        lines = [{"op": "-D" if v is None else "+U", "id": k, "v": v} for k, v in batch.items()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        argv = [
+            "ingest",
+            self.table,
+            str(path),
+            "--query-id",
+            name,
+            "--format",
+            "changelog-json",
+            "-o",
+            "layout=flat",
+        ]
+        before = self._heads().get("staging")
+        tries = 0
+        while True:
+            ended = self._icefold(*argv, clean=clean or tries > 2)
+            after = self._heads().get("staging")
+            self._check_claim(ended, landed=before != after)
+            if ended.code == 0:
+                break
+            if tries > 3:
+                self._fail("does not recover", ended)
+                return
+            tries += 1
+        self.pending.update(batch)
+
+    def _check_claim(self, ended: Ended, *, landed: bool, must_land: bool = True) -> None:
+        """A command that says it failed has done nothing; one that says it is done has."""
+        if ended.code == 0 and not landed and must_land:
+            self._fail("said done, and is not", ended)
+        told = ended.is_unknown or ended.code in (143, -9)
+        if ended.code == 1 and landed and not told:
+            self._fail("said failed, and has landed", ended)
+
+    def _published(self) -> Rows:
+        rows = {**self.main}
+        for key, value in self.pending.items():
+            if value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = value
+        return rows
+
+    def _publish(self, clean: bool = False) -> None:
+        argv = ["resolve", self.table]
+        if not clean and self.rng.random() < 0.3:
+            argv = ["maintain", self.table, "--once", "--task", "resolve"]
+        self._icefold_to(self._published(), *argv, clean=clean, publishes=True)
+
+    def _icefold_to(
+        self, wanted: Rows, *argv: str, clean: bool = False, publishes: bool = False
+    ) -> Ended:
+        before_id = self._heads().get("main")
+        ended = self._icefold(*argv, clean=clean)
+        time.sleep(
+            0.6 if any(f.kind == "late" and f.used and f.delay_s < 1 for f in self.faults) else 0
+        )
+        found, head = self.rows(), self._heads().get("main")
+        if wanted != self.main:
+            moved = found == wanted
+            if not moved and found != self.main:
+                self._fail(f"rows are {found}, before {self.main}, wanted {wanted}", ended)
+            self._check_claim(ended, landed=moved)
+            if moved and publishes:
+                self.pending.clear()
+            self.main = found
+        else:
+            if found != wanted:
+                self._fail(f"rows are {found}, wanted {wanted}", ended)
+            if publishes and ended.code == 0:
+                self.pending.clear()
+            self._check_claim(ended, landed=head != before_id, must_land=False)
+        return ended
+
+    def _statement(self) -> None:
+        rng = self.rng
+        key, value = rng.randrange(12), rng.randrange(1000)
+        mode = rng.choice(["merge-on-read", "copy-on-write"])
+        if rng.random() < 0.4:
+            wanted = {k: v for k, v in self.main.items() if k >= key}
+            statement = f"DELETE FROM {self.table} WHERE id < {key}"
+        else:
+            wanted = {k: value if k < key else v for k, v in self.main.items()}
+            statement = f"UPDATE {self.table} SET v = {value} WHERE id < {key}"
+        retries = rng.choice(["0", "2"])
+        self._icefold_to(wanted, "sql", statement, "--mode", mode, "--retries", retries)
+
+    def _tend(self) -> None:
+        argv = self.rng.choice(
+            [
+                ["compact", self.table, "--rewrite-all"],
+                ["compact", self.table, "--min-files", "1", "--dv-share", "0.1"],
+                ["expire", self.table, "--older-than", "1ms"],
+                ["expire", self.table, "--older-than", "1ms", "--keep", "2"],
+                ["rewrite-vectors", self.table],
+                ["rewrite-manifests", self.table],
+                ["drop-dead-deletes", self.table],
+                ["orphans", self.table, "--older-than", "1h", "--delete"],
+                ["maintain", self.table, "--once", "--task", "compact", "--task", "expire"],
+            ]
+        )
+        before = self._snapshots()
+        ended = self._icefold_to(self.main, *argv)
+        if (
+            argv[0] == "expire"
+            and ended.code == 1
+            and not ended.is_unknown
+            and before - self._snapshots()
+        ):
+            self._fail("expiry said it failed, and has expired", ended)
+
+    def _read(self) -> None:
+        which = self.rng.randrange(5)
+        if which == 0:
+            ended = self._icefold("scan", self.table, "--format", "json")
+            if ended.code == 0:
+                found = self._parse(ended.out)
+                if found != self.main and not any(
+                    f.kind == "stale" and f.used for f in self.faults
+                ):
+                    self._fail(f"scan says {found}, not {self.main}", ended)
+        elif which == 1:
+            self._icefold("changes", self.table, "--format", "json")
+        elif which == 2:
+            self._icefold("status", self.table, "--json")
+        elif which == 3:
+            ended = self._icefold("scan", self.table, "--branch", "staging", "--format", "json")
+            is_stale = any(f.kind == "stale" and f.used for f in self.faults)
+            if ended.code == 0 and not is_stale:
+                self._parse(ended.out)
+        else:
+            key = self.rng.randrange(12)
+            ended = self._icefold("lookup", self.table, f"id={key}", "--format", "json")
+            is_stale = any(f.kind == "stale" and f.used for f in self.faults)
+            if ended.code == 0 and not is_stale:
+                given = json.loads(ended.out)["rows"]
+                found = [row["v"] for row in given]
+                wanted = [self.main[key]] if key in self.main else []
+                if found != wanted:
+                    self._fail(f"lookup of {key} says {found}, not {wanted}", ended)
+
+    def _end(self) -> None:
+        """Clean runs make all of it right."""
+        time.sleep(2.1 if any("late" in line for line in self.log) else 0)
+        for argv in (
+            ["resolve", self.table],
+            ["expire", self.table, "--older-than", "1ms"],
+            ["compact", self.table, "--rewrite-all"],
+        ):
+            ended = self._icefold_to(self._published(), *argv, clean=True, publishes=True)
+            if ended.code != 0:
+                self._fail("clean run", ended)
+        ended = self._icefold("scan", self.table, "--format", "json", clean=True)
+        if ended.code != 0 or self._parse(ended.out) != self.main:
+            self._fail(f"scan at the end, not {self.main}", ended)
+
+    def _duckdb_rows(self) -> Rows:
+        metadata = self.world.metadata(self.table)
+        if metadata.get("current-snapshot-id", -1) in (-1, None):
+            return {}
+        location = metadata["location-of-it"].removeprefix("file://")
+        query = f"SELECT id, v FROM iceberg_scan('{location}')"
+        rows = duckdb_connection().execute(query).fetchall()
+        if len(dict(rows)) != len(rows):
+            self._fail(f"keys twice: {sorted(rows)}")
+        return dict(rows)
+
+
+def _properties(given: dict[str, str]) -> list[str]:
+    return [part for key, value in given.items() for part in ("-p", f"{key}={value}")]
+
+
+def _error(status: int, kind: str, message: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": kind, "code": status}}).encode()
+
+
+def _xml(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>x</Message></Error>".encode()
+
+
+def rest_world(folder: Path) -> RestWorld:
+    """Of the server of this test run."""
+    (folder / "lock").mkdir()
+    server = rest_server()
+    return RestWorld(server.uri, server.warehouse, folder / "lock")
+
+
+def bucket_world(folder: Path) -> BucketWorld:
+    """With a bucket of its own."""
+    return BucketWorld(s3_server().endpoint, fresh_bucket(), folder)
+
+
+def main() -> None:
+    """`python -m tests.support.faulty_histories FIRST COUNT [rest|s3]`: prints what is wrong."""
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    kinds = sys.argv[3:] or ["rest", "s3"]
+    with tempfile.TemporaryDirectory(prefix="icefold-faults-") as name:
+        folder = Path(name)
+        os.chdir(folder)
+        makers = {"rest": rest_world, "s3": bucket_world}
+        both = [makers[kind](folder) for kind in kinds]
+        commands = Commands(folder)
+        for done, seed in enumerate(range(first, first + count), 1):
+            history = History(both[seed % len(both)], commands, seed)
+            try:
+                history.run()
+            except Exception as error:
+                history._fail(f"{type(error).__name__}: {error}")
+            if history.failures:
+                print(
+                    "\n=====",
+                    both[seed % len(both)].kind,
+                    *history.failures,
+                    "-- last --",
+                    *history.log[-8:],
+                    sep="\n",
+                    flush=True,
+                )
+            elif done % 5 == 0:
+                print("done", done, len(history.log), flush=True)
+        print("lines:")
+        for shape, times in sorted(History.lines.items(), key=lambda one: -one[1]):
+            print(times, shape[:400])
+        commands.close()
+
+
+if __name__ == "__main__":
+    main()
