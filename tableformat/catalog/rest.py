@@ -255,6 +255,7 @@ class RestCatalog:
         client = self._client()
         with error_context(table=".".join(identifier)), reading(self._name, client.redact):
             client.drop_table(identifier, purge_requested=False)
+        self._seen.forget(identifier)
 
     def rename_table(self, identifier: Identifier, new: Identifier) -> None:
         """See `Catalog.rename_table`. Where an answer is lost it may have been renamed."""

@@ -66,6 +66,11 @@ class SeenVersions:
             self._seen[state.identifier] = shown
             return True
 
+    def forget(self, identifier: Identifier) -> None:
+        """The table was dropped: what comes under its name may be any version of it."""
+        with self._lock:
+            self._seen.pop(identifier, None)
+
     def newest(self, load: Callable[[], TableState], clock: Clock) -> TableState:
         """What `load` gives, asked again while that is older than what was seen, for 3 s.
 

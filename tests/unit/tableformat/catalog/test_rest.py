@@ -328,6 +328,17 @@ def test_table_is_not_shown_older_than_it_was(server: Server) -> None:
     assert shown.metadata_location == base.metadata_location
 
 
+def test_table_that_was_dropped_may_come_back_older(server: Server) -> None:
+    environment, base = load(server)
+    before = deepcopy(server.table())
+    environment.catalog.commit(base, append(base)[0])
+    server.on["DELETE"] = lambda _: (204, None)
+    environment.catalog.drop_table(TABLE)
+    server.on["GET"] = lambda _: (200, before)  # registered again, by an older file
+    shown = environment.catalog.load_table(TABLE)
+    assert shown.metadata_location == base.metadata_location
+
+
 def test_expiry_beside_a_lagging_replica_deletes_nothing(server: Server) -> None:
     """A version from before the snapshots existed does not show that they have been removed."""
     environment, base = load(server, runtime=Runtime(clock=ImpatientClock()))
