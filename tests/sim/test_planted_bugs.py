@@ -23,7 +23,9 @@ import resolver.filled_columns
 import resolver.index.local
 import resolver.moved_rows
 import resolver.rewrite_batch
+import resolver.rewritten_rows
 import resolver.row_identity
+import resolver.staged_on_target
 import resolver.target_row_ids
 import tableformat.codec.parquet.projection
 import tableformat.commit.expiry_plan
@@ -255,6 +257,25 @@ def left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def setting_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a publish has written anew is forgotten once publishes link staged files again."""
+    real = resolver.rewritten_rows.rewriting_publishes
+
+    def publishes(view: Any) -> Iterator[Any]:
+        is_set = view.metadata.properties.get("icefold.publish") == "rewrite"
+        return real(view) if is_set else iter(())
+
+    monkeypatch.setattr(resolver.rewritten_rows, "rewriting_publishes", publishes)
+
+
+def fork_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A staged snapshot is taken to stand on what the target is now."""
+    for module in (resolver.moved_rows, resolver.staged_on_target):
+        monkeypatch.setattr(
+            module, "base_of", lambda state, _, *, staging, target: state.head(target)
+        )
+
+
 OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
     (aged_staging, ("ager",)),
     (forgotten_backlog, ("forwarder",)),
@@ -264,6 +285,8 @@ OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
     (taken_twice, ("streamer",)),
     (brought_back, ("copier", "foreign-compactor")),
     (left_behind, ("copier",)),
+    (fork_of_now, ("foreign-compactor", "forker", "row-level")),
+    (setting_of_now, ("row-level", "switcher")),
 ]
 
 

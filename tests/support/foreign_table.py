@@ -177,6 +177,7 @@ class ForeignCommit:
     summary: dict[str, str] = field(default_factory=dict)
     added: list[tuple[Entry, int | None]] = field(default_factory=list)
     removed: list[Entry] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)  # manifests to write anew, whatever they hold
     parent_branch: str | None = None  # where a branch that is not there yet begins
 
     def add(
@@ -205,7 +206,7 @@ class ForeignCommit:
         parent = self.parent
         new, next_row_id = self._manifests(put, number, first_row_id)
         old = self.table.manifests(parent)
-        touched = {entry.manifest for entry in self.removed}
+        touched = self.touched | {entry.manifest for entry in self.removed}
         listed = new + [
             each
             for each in old
@@ -268,7 +269,7 @@ class ForeignCommit:
     def _rewritten(self) -> Iterator[tuple[Entry, int]]:
         """Entries of manifests that lose some of theirs."""
         gone = {(e.path, e.offset, e.manifest) for e in self.removed}
-        touched = {entry.manifest for entry in self.removed}
+        touched = self.touched | {entry.manifest for entry in self.removed}
         for entry in self.table.entries(self.parent):
             if entry.manifest in touched:
                 is_gone = (entry.path, entry.offset, entry.manifest) in gone

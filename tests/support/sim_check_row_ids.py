@@ -29,9 +29,10 @@ class RowIdChecks(History):
         if operation.kind == "pick" or self._got_row_ids(snapshot):
             return
         if operation.kind == "publish":
-            if self.world.profile.rewrites and self._lost_row_ids(snapshot):
+            rewrites = self.writes_anew(snapshot)
+            if rewrites and self._lost_row_ids(snapshot):
                 return  # which of main's rows are staged ones cannot be told any more
-            number = snapshot["sequence-number"] if self.world.profile.rewrites else None
+            number = snapshot["sequence-number"] if rewrites else None
             fits = any(_has_folded(now, stored, state, number) for state in states)
             assert fits, f"other row ids: {_ids_of(now, states)}"
             return

@@ -133,7 +133,7 @@ class RowChecks(History):
                 unknown = {self.order_of[path] for path in gone}
                 orders = {i: at for i, at in base.orders.items() if at not in unknown}
                 base = replace(base, ever=base.ever - gone, orders=orders)
-                rewrites = self.world.profile.rewrites
+                rewrites = self.writes_anew(snapshot)
                 for changes in (batch, as_in_state(batch)) if self.reads_state else (batch,):
                     folded = fold(base, changes, self.files, schema, rewrites=rewrites)
                     if folded.revived:

@@ -19,6 +19,7 @@ from tests.support.sim_world import World
 from tests.support.table_checker import Read, check_snapshot, read_metadata
 
 MARKER = "equality-convert-staging-snapshot"
+PUBLISH = "icefold.publish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class History:
         self.heads: list[tuple[int, int]] = []  # of main, by the swaps that made them
         self.deletes: dict[int, frozenset[str]] = {}  # of snapshots of main, no vectors
         self.stranded: set[int] = set()  # staged snapshots that another tool's expiry took
+        self.settings: list[tuple[int, bool]] = []  # `icefold.publish`, by swaps: is it rewrite?
         self.reads_state = False  # publishes take staged changes from the branch's state
 
     def marked_by(self, mark: str | None) -> int:
@@ -106,6 +108,15 @@ class History:
         if int(mark) in self.main and int(mark) not in self.staged:
             return self.main[int(mark)].published
         return self.staged.index(int(mark)) + 1
+
+    def writes_anew(self, publish: Mapping[str, Any]) -> bool:
+        """Whether a publish writes staged rows once more: the setting when its cycle began, or one
+        since then."""
+        since = self.operation_of[publish["snapshot-id"]].since
+        before = [rewrites for at, rewrites in self.settings if at <= since][-1:]
+        met = {*before, *(rewrites for at, rewrites in self.settings if at > since)}
+        said = publish["summary"].get("icefold.cycle-publish") == "rewrite"
+        return said if said in met else not said
 
     @property
     def waiting(self) -> int:
@@ -120,6 +131,7 @@ class History:
     def start(self, location: str) -> None:
         """The table as it was created."""
         self.metadata = read_metadata(self.read, location)
+        self.settings = [(0, self.metadata["properties"].get(PUBLISH) == "rewrite")]
         self.schemas.see(self.metadata, 0)
         self.spec = spec_of(self.metadata, self.metadata["default-spec-id"])
         fields = self.metadata["schemas"][-1]["fields"]

@@ -32,6 +32,7 @@ from tests.support.foreign_table import (
 )
 from tests.support.sim_draw import ARROW, as_table
 from tests.support.sim_files import View, is_of, spec_of
+from tests.support.sim_housekeepers import fork, switch, tidy, undo
 from tests.support.sim_operation import Operation
 from tests.support.sim_schema import AMOUNT, ID, Row, TableSchema, moved, read_schema
 from tests.support.sim_seams import SimPointers
@@ -71,11 +72,15 @@ class Meddlers:
             "copier": self.copy,
             "foreign-compactor": self.compact,
             "foreign-expirer": self.expire,
+            "forker": partial(fork, self),
             "forwarder": self.forward,
             "picker": self.pick,
             "retrier": self.stage_again,
             "row-level": self.change_staged_rows,
             "streamer": self.stream,
+            "switcher": partial(switch, self),
+            "tidier": partial(tidy, self),
+            "undoer": partial(undo, self),
             "upserter": partial(upsert, self),
         }
 
@@ -514,7 +519,8 @@ class Meddlers:
 
     def copy(self, actor: Actor) -> None:
         """Copy-on-write on staging, as Spark does it: a file of which a row is deleted or updated
-        is written anew, with the ids of its rows; at times a file is deleted."""
+        is written anew, with the ids of its rows; at times a file is deleted, or its rows are only
+        moved into another one, under a sequence number of its own."""
         while True:
             actor.sleep(actor.rng.random() * 6_000)
             table = self.table()
@@ -529,7 +535,9 @@ class Meddlers:
             ids = {at: row_id for (each, at), row_id in view.places.items() if each == path}
             rows = {at: view.identities[row_id] for at, row_id in ids.items()}
             old, _ = rows.pop(position)
-            kind = actor.rng.choice(["update", "update", "delete", "drop"])
+            kind = actor.rng.choice(["update", "update", "delete", "drop", "same"])
+            if kind == "same":
+                rows[position] = view.identities[ids[position]]
             if kind == "update":
                 at = schema.fields.index(AMOUNT)
                 new = (*old[:at], self.simulation.serial.next(), *old[at + 1 :])
@@ -540,7 +548,8 @@ class Meddlers:
                 actor.name, "stage", bound=(schema, given), is_foreign=True, copies=True
             )
             with self.simulation.operation(actor, operation):
-                commit = self.commit(actor, table, "staging", "overwrite" if rows else "delete")
+                what = "replace" if kind == "same" else "overwrite" if rows else "delete"
+                commit = self.commit(actor, table, "staging", what)
                 for entry in table.entries(head):
                     if entry.path == path and rows:
                         updates = [updated for _, updated in rows.values()]

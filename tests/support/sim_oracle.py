@@ -28,7 +28,7 @@ from tests.support.sim_check_rows import RowChecks, different
 from tests.support.sim_check_staged import StagedChecks
 from tests.support.sim_files import View, spec_of
 from tests.support.sim_fold import fold, in_other_schema
-from tests.support.sim_history import MARKER, MainState
+from tests.support.sim_history import MARKER, PUBLISH, MainState
 from tests.support.sim_operation import Operation
 from tests.support.sim_world import Violation
 from tests.support.table_checker import check_snapshot, read_metadata
@@ -72,6 +72,7 @@ class Oracle(RowChecks, RowIdChecks, MarkerChecks, StagedChecks, ExpiryChecks, I
 
     def _see(self, metadata: dict[str, Any], location: str) -> None:
         self.location, self.metadata = location, metadata
+        self.settings.append((self.swaps, metadata["properties"].get(PUBLISH) == "rewrite"))
         self.schemas.see(metadata, self.swaps)
         self.spec = spec_of(metadata, metadata["default-spec-id"])
         for operation in self.evolving:
@@ -220,7 +221,8 @@ class Oracle(RowChecks, RowIdChecks, MarkerChecks, StagedChecks, ExpiryChecks, I
             state = self.main.get(new["staging"])
             assert state is not None, "staging moved to a snapshot that never was on main"
             assert state.published == len(self.staged), "the trim dropped staged changes"
-            self.kept_branches.add("staging")
+            if self.location not in self.foreign_swaps:
+                self.kept_branches.add("staging")
 
     def check_everything(self) -> None:
         """Every retained snapshot by its own files; every reachable object exists."""

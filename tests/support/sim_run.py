@@ -22,6 +22,7 @@ from tests.support.sim_writers import Writers
 ON_DISK = 0.3  # seeds with the real index
 COPIES = 0.2  # seeds with copy-on-write on staging; the same
 STREAMS = 0.2  # seeds with queries that append to staging; not with who brings what is staged
+HOUSEKEEPING = 0.15  # seeds with each of `sim_housekeepers`; likewise
 BRINGERS = frozenset({"adder", "forwarder", "picker", "retrier"})
 
 
@@ -85,6 +86,8 @@ def run_seed(
         # Which file was removed is told by the history of the branch, which leads to main.
         kept = tuple(each for each in profile.meddlers if each != "copier")
         profile = replace(profile, meddlers=kept)
+    if meddlers is None:
+        profile = replace(profile, meddlers=(*profile.meddlers, *_housekeepers(seed)))
     if leaves_out:
         profile = replace(
             profile, leaves_out=True, meddlers=(), changes_schema=False, changes_spec=False
@@ -128,6 +131,11 @@ def run_seed(
         profile=profile,
         trace=world.trace,
     )
+
+
+def _housekeepers(seed: int) -> tuple[str, ...]:
+    names = ("forker", "switcher", "tidier", "undoer")
+    return tuple(n for n in names if random.Random(f"{seed}/{n}").random() < HOUSEKEEPING)
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class Profile:
 
     @property
     def rolls_back(self) -> bool:
-        return self.has_operator or "forwarder" in self.meddlers
+        return self.has_operator or not {"forwarder", "undoer"}.isdisjoint(self.meddlers)
 
     @property
     def forgets(self) -> bool:
