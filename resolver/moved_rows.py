@@ -37,7 +37,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
 from resolver.cursor import base_of, down_to_base
-from resolver.cycle_figures import is_rewriting_publish
+from resolver.cycle_figures import is_publish, is_rewriting_publish
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
@@ -360,15 +360,20 @@ def _files_of(
             taken = {e.data_file.file_path: e for e in each.staged.removed}
             found = taken.get(each.path) or views[snapshot.snapshot_id].data.get(each.path)
             known |= {} if found is None else {each.path: found}
-    again = {each.path for each in lost if each.path in staged and each.path in known}
+    by_id, on_target = snapshots_by_id(state.metadata), branch_ids(state, view.target)
+
+    def is_lost(entry: ManifestEntry) -> bool:
+        """A publish that the target has lost linked it; another one may have written it anew."""
+        snapshot_id = entry.snapshot_id or 0
+        return snapshot_id not in on_target and is_publish(by_id.get(snapshot_id))
+
+    again = {path for path, entry in known.items() if path in staged or is_lost(entry)}
     known |= first_named(view, again)
-    by_id = snapshots_by_id(state.metadata)
 
     def branch_of(entry: ManifestEntry) -> str | None:
         added_by = by_id.get(entry.snapshot_id or 0)
         return None if added_by is None else committed_to(added_by)
 
-    on_target = branch_ids(state, view.target)
     moved = {path for path, entry in known.items() if entry.snapshot_id not in on_target}
     files = {path: entry.data_file for path, entry in known.items()}
     removed, never_there = _as_removed(view, {path: known[path] for path in moved})

@@ -16,6 +16,8 @@ RemoveSnapshots):
   the head of its branch, or, there, this one;
 * it is staged and not resolved, or the resolver needs it to prove where it stands (R18):
   `commit/staging_branches.py`;
+* it was kept in the target's history when another tool staged a commit that still waits: that may
+  repeat a published one, and the publish tells;
 * it is in the whole history of a branch, the table is v3 and Flink's sink deletes: it validates its
   vectors from the first snapshot on, and once that has gone it fails at each commit (Iceberg 1.12
   and older);
@@ -31,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, takewhile
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
@@ -42,6 +44,7 @@ from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, Retention,
 from tableformat.commit.staging_branches import (
     StagingBranch,
     has_unpublished,
+    others_wait_since_ms,
     snapshots_needed,
     staging_branches,
 )
@@ -109,6 +112,8 @@ def plan_expiry(metadata: TableMetadata, policy: ExpiryPolicy, *, now_ms: int) -
     left = metadata.model_copy(update={"refs": refs})
     needed = (snapshots_needed(left, each) for each in staging.values())
     staged = set(chain.from_iterable(needed)) - kept
+    for each in staging.values():
+        staged.update(_known_when_staged(left, each, by_id, limits) - kept)
     if metadata.format_version > 2:
         staged.update(_validated_by_flink(kept | staged, refs, by_id, now_ms) - kept)
     staged.update(_sought_by_writers(refs, by_id, now_ms) - kept)
@@ -191,6 +196,23 @@ def _kept_by_refs(
                 break
             yield snapshot.snapshot_id
             newer = snapshot
+
+
+def _known_when_staged(
+    metadata: TableMetadata,
+    staging: StagingBranch,
+    by_id: Mapping[int, Snapshot],
+    limits: _Limits,
+) -> set[int]:
+    """The target's history as it was kept when the oldest waiting commit of others was staged."""
+    target, since_ms = metadata.refs.get(staging.target), others_wait_since_ms(metadata, staging)
+    if target is None or since_ms is None:
+        return set()
+    history = list(walk_back(by_id, target.snapshot_id))
+    last_kept_ms = limits.last_kept_ms(retention_of(target), history)
+    last_kept_ms -= max(limits.now_ms - since_ms, 0)
+    known = takewhile(lambda each: each.timestamp_ms >= last_kept_ms, history)
+    return {each.snapshot_id for each in known}
 
 
 def _validated_by_flink(

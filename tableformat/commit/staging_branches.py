@@ -170,6 +170,20 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
     yield from _cursors_of_others(metadata, staging, seen)
 
 
+def others_wait_since_ms(metadata: TableMetadata, staging: StagingBranch) -> int | None:
+    """When the oldest commit of another tool that waits was staged; None: none waits."""
+    by_id, refs = snapshots_by_id(metadata), metadata.refs
+    target = refs.get(staging.target)
+    target_id = None if target is None else target.snapshot_id
+    ends = {each.snapshot_id for each in walk_back(by_id, target_id)}
+    marker = load_carried(by_id, target_id).marker
+    waiting = takewhile(
+        lambda each: each.snapshot_id not in ends and str(each.snapshot_id) != marker,
+        walk_back(by_id, refs[staging.name].snapshot_id),
+    )
+    return min((each.timestamp_ms for each in waiting if committed_to(each) is None), default=None)
+
+
 def _ancestors(by_id: Mapping[int, Snapshot], ref: SnapshotRef) -> frozenset[int]:
     return frozenset(each.snapshot_id for each in walk_back(by_id, ref.snapshot_id))
 

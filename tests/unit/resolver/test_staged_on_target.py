@@ -9,7 +9,8 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance.tasks.expire import expire
 from resolver import resolve
-from tableformat.commit.refs import fast_forward
+from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
+from tableformat.commit.refs import fast_forward, rollback
 from tableformat.errors import AlreadyExistsError, CommitConflictError, UnsupportedError
 from tests.support.another_tool import another_tool
 from tests.support.interruptions import interrupt
@@ -383,6 +384,49 @@ def test_expiry_keeps_what_tells_that_a_staged_file_was_on_the_target(staged):
     expire(staged.table, EVERYTHING)
     resolve(staged.table)
     assert staged.published()[(4, "eu", "d")] == 1
+
+
+def test_vector_staged_on_a_lost_publish_by_link_reaches_the_row_that_the_next_one_wrote_anew(
+    staged,
+):
+    """Seed 9800039: the row has the id that it was staged with, not that of the lost publish."""
+    base = staged.table.refresh().state.head("main")
+    data = staged.data_files((4, "eu", "d"), (5, "eu", "e"))
+    with another_tool(staged.environment):
+        staged.commit(data=data)
+    resolve(staged.table)
+    staged.stage_vector(data[0], 0)
+    rollback(staged.environment, staged.table.identifier, snapshot_id=base.snapshot_id)
+    staged.table.set_properties({"icefold.publish": "rewrite"})
+    resolve(staged.table, limit=1)
+    assert staged.published()[(4, "eu", "d")] == 1
+    resolve(staged.table)
+    assert staged.published()[(4, "eu", "d")] == 0
+    assert staged.published()[(5, "eu", "e")] == 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_expiry_keeps_a_publish_that_was_kept_when_another_tool_staged_what_waits(staged, waits):
+    """The waiting commit may repeat what it published."""
+    data = staged.data_files((4, "eu", "d"))
+    with another_tool(staged.environment):
+        staged.commit(data=data)
+    resolve(staged.table)
+    publish = staged.table.refresh().state.head("main")
+    staged.table.stage(upserts=staged.rows((5, "eu", "e")))
+    resolve(staged.table)
+    if waits:
+        with another_tool(staged.environment):
+            staged.commit(data=data)
+    metadata = staged.table.refresh().state.metadata
+    policy = ExpiryPolicy(max_snapshot_age_ms=3_600_000, min_snapshots_to_keep=1)
+
+    def gone(*, after_h: int) -> bool:
+        now_ms = metadata.last_updated_ms + after_h * 3_600_000
+        return publish.snapshot_id in plan_expiry(metadata, policy, now_ms=now_ms).snapshot_ids
+
+    assert not gone(after_h=0)
+    assert gone(after_h=2) != waits
 
 
 def test_limit_gives_way_where_others_brought_a_later_staged_snapshot(staged):
