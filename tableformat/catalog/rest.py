@@ -8,9 +8,10 @@ Outcomes of a commit:
 | 409                                 | conflict; committed if the table shows our snapshot: |
 |                                     | a transport may repeat a request (R69). Not proven   |
 |                                     | while the table is as it was: what shows it may lag  |
-| 400, and the table has moved on     | conflict: a stale sequence number or row id          |
-| other 4xx                           | committed if the table shows our snapshot, else a    |
-|                                     | typed error, nothing done                            |
+| other 4xx, and the table has moved  | committed if it shows our snapshot, else a conflict: |
+| on                                  | a stale sequence number, or a change without a       |
+|                                     | snapshot, which only the one who asked can look for  |
+| other 4xx                           | a typed error, nothing done                          |
 | connection refused                  | `StoreUnavailableError`, nothing was sent            |
 | 5xx (503 too, R58), time-out, no    | committed if the table shows our snapshot, else      |
 | JSON in a 2xx                       | unknown                                              |
@@ -370,23 +371,22 @@ class RestCatalog:
         self, commits: Sequence[TableCommit], error: RefusedError
     ) -> list[TableState]:
         # Each may be the answer to a repeated request, of which the first one landed.
-        is_conflict = error.status in (400, 409)
         try:
             current = [self.load_table(each.base.identifier) for each in commits]
         except TableError:
-            if is_conflict:
+            if error.status in (400, 409):
                 raise _unknown(commits, error) from error
             raise refused(error, self._name) from None
         if _has_landed(commits, current):
             return current
-        if not is_conflict:
-            raise refused(error, self._name) from None
         is_current = all(
             state.metadata_location == each.base.metadata_location
             for each, state in zip(commits, current, strict=True)
         )
         if error.status == 400 and is_current:
             raise InvalidInputError(f"REST catalog refused: {error}", catalog=self._name) from None
+        if error.status != 409 and is_current:
+            raise refused(error, self._name) from None
         conflict = CommitConflictError(
             f"another commit landed first: {error}", action="refresh and try again"
         )

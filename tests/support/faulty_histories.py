@@ -138,7 +138,7 @@ class RestWorld:
                 "answer", "POST", commit, status=400, body=_error(400, "BadRequestException", "x")
             ),
             Fault(
-                "refuse", "POST", commit, status=403, body=_error(403, "ForbiddenException", "x")
+                "answer", "POST", commit, status=403, body=_error(403, "ForbiddenException", "x")
             ),
             Fault("twice", "POST", commit),
             Fault("cut", "POST", commit),

@@ -96,6 +96,10 @@ class Server:
                 self.raw["refs"][update["ref-name"]] = ref
                 if update["ref-name"] == "main":
                     self.raw["current-snapshot-id"] = update["snapshot-id"]
+            elif update["action"] == "remove-snapshots":
+                gone = update["snapshot-ids"]
+                left = [s for s in self.raw["snapshots"] if s["snapshot-id"] not in gone]
+                self.raw["snapshots"] = left
 
     def log(self, base: TableState, *later: str) -> None:
         """Say which versions came before, as servers that write metadata files do."""
@@ -265,6 +269,23 @@ def test_refusal_of_a_repeated_request_is_settled_as_landed(
     assert landed.metadata.current_snapshot_id == snapshot_id
 
 
+@pytest.mark.parametrize(
+    ("status", "kind"), [(429, "TooManyRequests"), (403, "ForbiddenException")]
+)
+def test_refused_removal_that_landed_is_found_by_who_asked_for_it(
+    server: Server, status: int, kind: str
+) -> None:
+    """No snapshot of its own shows it."""
+    environment, base = load(server, runtime=Runtime(clock=ImpatientClock()))
+    for _ in range(2):
+        base = environment.catalog.commit(base, append(base)[0])
+    server.on["POST"] = landing(server, error_of(status, kind))
+    change = Removal()
+    outcome = swap_until_settled(environment, TABLE, change, state=base)
+    assert change.has_landed(outcome.state)
+    assert outcome.looked_up
+
+
 # -- what shows a table lags behind
 
 
@@ -342,24 +363,30 @@ def test_table_that_was_dropped_may_come_back_older(server: Server) -> None:
 def test_expiry_beside_a_lagging_replica_deletes_nothing(server: Server) -> None:
     """A version from before the snapshots existed does not show that they have been removed."""
     environment, base = load(server, runtime=Runtime(clock=ImpatientClock()))
-    before, expired = deepcopy(server.table()), []
+    before = deepcopy(server.table())
     later = environment.catalog.commit(base, append(base)[0])
-
-    class Removal:
-        def prepare(self, state: TableState) -> list[Any]:
-            expired.append(state.metadata.current_snapshot_id)
-            return [RemoveSnapshotsUpdate(snapshot_ids=expired[-1:])]
-
-        def has_landed(self, state: TableState) -> bool:
-            return state.metadata.snapshot_by_id(expired[-1]) is None
-
-        def context(self) -> dict[str, object]:
-            return {}
 
     server.on["POST"] = lambda _: (503, b"")
     server.on["GET"] = lambda _: (200, before)
     with pytest.raises(CommitUnknownError):
         swap_until_settled(environment, TABLE, Removal(), state=later)
+
+
+class Removal:
+    """Removes the oldest snapshot."""
+
+    def __init__(self) -> None:
+        self.expired: list[int] = []
+
+    def prepare(self, state: TableState) -> list[Any]:
+        self.expired.append(state.metadata.snapshots[0].snapshot_id)
+        return [RemoveSnapshotsUpdate(snapshot_ids=self.expired[-1:])]
+
+    def has_landed(self, state: TableState) -> bool:
+        return state.metadata.snapshot_by_id(self.expired[-1]) is None
+
+    def context(self) -> dict[str, object]:
+        return {}
 
 
 def echoing(server: Server) -> Callable[[dict[str, Any]], Reply]:
