@@ -13,6 +13,7 @@ from tableformat.spec.kept_text import KeptText, deflate
 
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflate, no name, no time, no system
 _END = b"\x03\x00"  # an empty last block
+_COMMA = deflate(b",")  # between the many parts of a long list
 
 
 def gzip_parts(parts: Sequence[bytes | KeptText], checksum: int) -> bytes:
@@ -33,7 +34,8 @@ def _deflated(parts: Iterable[bytes | KeptText]) -> Iterator[bytes]:
         if not isinstance(part, KeptText):
             small.append(part)
             continue
-        yield deflate(b"".join(small))
+        between = b"".join(small)
+        yield _COMMA if between == b"," else deflate(between)
         small = []
         yield part.deflated
     yield deflate(b"".join(small))
