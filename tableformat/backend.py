@@ -25,6 +25,7 @@ from typing import Any
 from pyiceberg.utils.config import Config
 
 from tableformat.catalog.keyed import KeyedCatalog
+from tableformat.catalog.property_names import check_property_names
 from tableformat.catalog.table_locations import TablePlaces
 from tableformat.entry_points import EntryPoints
 from tableformat.environment import Environment
@@ -54,7 +55,8 @@ def open_backend(
         runtime: Clock, ids and fail points; the real ones by default.
 
     Raises:
-        InvalidInputError: The catalog is not configured, or a property is missing or wrong.
+        InvalidInputError: The catalog is not configured, or a property is missing or wrong, or its
+            name is nearly that of one.
         UnsupportedError: No such catalog type.
 
     Effects: `local` creates the warehouse folder; connections are made when first needed.
@@ -64,7 +66,10 @@ def open_backend(
         key: value if isinstance(value, Mapping) else str(value)  # auth, ssl: nested, REST only
         for key, value in (_configured(name) | given).items()
     }
-    opened = _factory(_catalog_type(name, merged))(name, merged, runtime or Runtime())
+    kind = _catalog_type(name, merged)
+    if kind in BUILT_IN:
+        check_property_names(merged, name)
+    opened = _factory(kind)(name, merged, runtime or Runtime())
     return replace(opened, catalog=KeyedCatalog.of(opened.catalog))
 
 

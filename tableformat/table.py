@@ -25,7 +25,8 @@ from tableformat.commit.operations import (
     replace_partitions_changeset,
     select_files,
 )
-from tableformat.commit.request import check_v3
+from tableformat.commit.property_check import check_properties
+from tableformat.commit.request import check_v3, check_writable
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.html_text import rows_html
@@ -664,7 +665,13 @@ class Table:
     def set_properties(
         self, updates: Mapping[str, str] | None = None, *, remove: Sequence[str] = ()
     ) -> Table:
-        """Set and remove table properties."""
+        """Set and remove table properties.
+
+        Raises:
+            InvalidInputError: A value is wrong, a property of icefold's own does not exist, or one
+                names a column that the table does not have.
+        """
+        check_properties(updates or {}, self.schema())
         self._move_on(
             evolution.update_properties(
                 self.environment, self.identifier, updates=updates, removals=remove
@@ -730,6 +737,7 @@ class Table:
         self, state: TableState, rows: pa.Table | pa.RecordBatchReader | pa.RecordBatch
     ) -> list[DataFile]:
         metadata = state.metadata
+        check_writable(metadata, table=state.name)
         return write_data_files(
             self.environment.store,
             arrow_rows(rows),

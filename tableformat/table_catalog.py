@@ -63,7 +63,7 @@ class TableCatalog:
                 where they decide the partition, deletes stay within it.
             enforce_immutable: Refuse changes that break the constraint: True also deletes,
                 `"except-delete"` not those.
-            properties: Iceberg table properties.
+            properties: Iceberg table properties, and icefold's own.
             location: Folder of the table's files; None: below the warehouse.
 
         Raises:

@@ -16,7 +16,7 @@ from maintenance.cli.context import (
     pass_context,
     print_json,
 )
-from maintenance.cli.table_properties import check_properties
+from maintenance.cli.table_properties import check_settings
 from tableformat import Table
 from tableformat.spec.names import PRIMARY_KEY
 
@@ -62,7 +62,7 @@ def create(
 ) -> None:
     """Create the Iceberg table NAME (namespace.table): v3, unless format-version says 2."""
     schema = parse_columns_ddl(columns)
-    check_properties(table_property)
+    check_settings(table_property)
     created = context.new_catalog.create_table(
         name,
         schema,

@@ -17,7 +17,7 @@ from maintenance.cli.context import (
     pass_context,
     say,
 )
-from maintenance.cli.table_properties import check_properties
+from maintenance.cli.table_properties import check_settings
 from tableformat import Table
 from tableformat.errors import InvalidInputError
 
@@ -134,7 +134,7 @@ def set_properties(
 ) -> None:
     """Set and remove properties of the table NAME; without any, show them."""
     table = context.table(name)
-    check_properties(properties)
+    check_settings(properties)
     if properties or remove:
         table.set_properties(properties, remove=remove)
     known = table.state.metadata.properties

@@ -9,6 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from tableformat.catalog.base import TableState
+from tableformat.commit.property_check import check_properties
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import FORBIDDEN, NO_KEY, Enforcement, define_immutable
@@ -61,6 +62,7 @@ def create_table(
     definition = define_schema(schema, primary_key)
     check_new_column_names(field.name for field in definition.fields)
     spec = define_partition_spec(definition, partition_by)
+    check_properties(properties or {}, definition)
     all_properties = KEPT_HISTORY | dict(properties or {})
     by_hand = all_properties.get(IMMUTABLE_COLUMNS, "").split(",")
     immutable = [name.strip() for name in by_hand if name.strip()]

@@ -34,6 +34,7 @@ from pyiceberg.table.update.spec import UpdateSpec
 from pyiceberg.types import UnknownType
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.column_properties import follow_columns
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
@@ -90,7 +91,8 @@ def update_schema(
         _check_names(schema, metadata.schema())
         if not allow_incompatible_changes:
             _check_types(schema, metadata.schema())
-        return [*updates, *_declared(updates, state, declare)]
+        followed = follow_columns(metadata.properties, metadata.schema(), schema)
+        return [*updates, *followed, *_declared(updates, state, declare)]
 
     return _evolve(environment, identifier, plan, structure=lambda m: m.current_schema_id)
 

@@ -13,6 +13,7 @@ from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent
 
+ENCRYPTION_KEY = "encryption.key-id"
 WRITABLE_FROM = 2  # v1 has neither sequence numbers nor deletes
 UPGRADE = "icefold table upgrade makes it one (docs/upgrade.md); there is no way back"
 
@@ -21,8 +22,14 @@ def check_writable(metadata: TableMetadata, *, table: str) -> None:
     """Commits write v2, with position delete files, and v3, with deletion vectors and row ids.
 
     Raises:
-        UnsupportedError: The table is v1.
+        UnsupportedError: The table is v1, or encrypted.
     """
+    if ENCRYPTION_KEY in metadata.properties or (metadata.model_extra or {}).get("encryption-keys"):
+        raise UnsupportedError(
+            "cannot write to an encrypted table: anybody could read the new files",
+            action="write to it with Iceberg's own writers, which know its keys",
+            table=table,
+        )
     if metadata.format_version < WRITABLE_FROM:
         raise UnsupportedError(
             f"cannot commit to a v{metadata.format_version} table: v3 is needed, or v2",

@@ -24,7 +24,6 @@ from tableformat.errors import CommitConflictError, TableError
 from tableformat.lookup.immutable_rows import ImmutableCheck
 from tableformat.paths import puffin_locations
 from tableformat.rowlevel.changes import RowChanges, check_known
-from tableformat.rowlevel.context import WriteMode
 from tableformat.rowlevel.key_check import key_check
 from tableformat.rowlevel.planning import OperationPlan, may_change_immutable
 from tableformat.rowlevel.rewrite import FileRewrite
@@ -33,7 +32,7 @@ from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.data_file import DataFile, ManifestEntry
-from tableformat.spec.properties import dv_placement
+from tableformat.spec.properties import WriteMode, dv_placement
 from tableformat.sql.statement import RowLevelOperation
 
 Rewriter = Callable[[Sequence[FileRewrite]], list[DataFile]]

@@ -7,24 +7,15 @@ the commit is validated from the snapshot the scan saw, never from the head at c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from uuid import UUID
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table.snapshots import IsolationLevel
 
 from tableformat.commit.changeset import Validation
-from tableformat.spec.properties import property_choice
+from tableformat.spec.properties import WriteMode
 from tableformat.sql.statement import RowLevelOperation
-
-
-class WriteMode(StrEnum):
-    """`write.{delete,update,merge}.mode`."""
-
-    MERGE_ON_READ = "merge-on-read"
-    COPY_ON_WRITE = "copy-on-write"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,27 +75,3 @@ class ScanContext:
             referenced_data_files=referenced_data_files,
             allow_new_deletes=tolerant,
         )
-
-
-def isolation_of(properties: Mapping[str, str], operation: RowLevelOperation) -> IsolationLevel:
-    """`write.<operation>.isolation-level`; default `serializable`, as in Iceberg.
-
-    Raises:
-        InvalidInputError: It is something else.
-    """
-    name = f"write.{operation}.isolation-level"
-    text = properties.get(name, IsolationLevel.SERIALIZABLE.value)
-    return IsolationLevel(property_choice(text, name, [each.value for each in IsolationLevel]))
-
-
-def mode_of(
-    properties: Mapping[str, str], operation: RowLevelOperation, given: str | None = None
-) -> WriteMode:
-    """`write.<operation>.mode`; default `merge-on-read`, since every reader of v3 knows DVs.
-
-    Raises:
-        InvalidInputError: It is something else.
-    """
-    name = f"write.{operation}.mode"
-    text = given if given is not None else properties.get(name, WriteMode.MERGE_ON_READ.value)
-    return WriteMode(property_choice(text, name, [each.value for each in WriteMode]))

@@ -27,9 +27,10 @@ from tableformat.errors import (
 )
 from tableformat.rowlevel.changes import RowChanges
 from tableformat.rowlevel.committing import commit_changes
-from tableformat.rowlevel.context import ScanContext, WriteMode
+from tableformat.rowlevel.context import ScanContext
 from tableformat.rowlevel.engine import Engine, InProcessEngine, without_spark
 from tableformat.rowlevel.planning import OperationPlan, StatementPlan, plan_statement
+from tableformat.spec.properties import WriteMode
 from tableformat.sql.statement import RowLevelOperation, Statement
 
 if TYPE_CHECKING:  # Spark is an optional dependency

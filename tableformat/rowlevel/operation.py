@@ -50,7 +50,7 @@ from tableformat.rowlevel.changes import (
     refuse_ambiguous,
 )
 from tableformat.rowlevel.committing import commit_changes, delete_written
-from tableformat.rowlevel.context import ScanContext, TableVersion, isolation_of, mode_of
+from tableformat.rowlevel.context import ScanContext, TableVersion
 from tableformat.rowlevel.engine import InProcessEngine, row_writer
 from tableformat.rowlevel.execute import RowLevelResult, result_of
 from tableformat.rowlevel.planning import (
@@ -73,6 +73,7 @@ from tableformat.scan.reader import TaskReader
 from tableformat.spec.constraints import check_deletes_allowed
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.properties import isolation_of, mode_of
 from tableformat.sql.statement import RowLevelOperation
 from tableformat.table_definition import parse_table_name
 

@@ -34,12 +34,13 @@ from tableformat.errors import (
     refusing_deep_nesting,
 )
 from tableformat.rowlevel.changes import ROW_COLUMNS
-from tableformat.rowlevel.context import ScanContext, TableVersion, isolation_of, mode_of
+from tableformat.rowlevel.context import ScanContext, TableVersion
 from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
 from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
 from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import check_deletes_allowed, immutable_columns
 from tableformat.spec.names import STAGING_BRANCH
+from tableformat.spec.properties import isolation_of, mode_of
 from tableformat.sql.columns import TargetColumns
 from tableformat.sql.predicates import PushedFilter, push_down
 from tableformat.sql.statement import (

@@ -40,6 +40,7 @@ from tableformat.commit.operations import (
     replace_partitions_changeset,
     select_files,
 )
+from tableformat.commit.request import check_writable
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.integer_order import distinct
@@ -78,6 +79,7 @@ class RowsWriter(DataSourceArrowWriter):
     def __init__(
         self, options: SourceOptions[WriteOptions], state: TableState, *, overwrite: bool
     ) -> None:
+        check_writable(state.metadata, table=state.name)
         self._options = options
         self._metadata = without_history(state.metadata)
         self._store = options.open().store

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Literal, cast, get_args
+
+from pyiceberg.table.snapshots import IsolationLevel
 
 from tableformat.errors import InvalidInputError
 from tableformat.spec.names import (
@@ -19,6 +22,13 @@ Placement = Literal["packed", "per-file"]
 Publishing = Literal["link", "rewrite"]
 Granularity = Literal["partition", "file"]
 MissingRow = Literal["fail", "null", "dead-letter"]
+
+
+class WriteMode(StrEnum):
+    """`write.{delete,update,merge}.mode`."""
+
+    MERGE_ON_READ = "merge-on-read"
+    COPY_ON_WRITE = "copy-on-write"
 
 
 def property_int(
@@ -97,3 +107,25 @@ def on_missing_row(properties: Mapping[str, str]) -> MissingRow:
     """What becomes of a staged row whose missing columns no older row has."""
     text = properties.get(ON_MISSING_ROW, ON_MISSING_ROW_DEFAULT)
     return cast("MissingRow", property_choice(text, ON_MISSING_ROW, get_args(MissingRow)))
+
+
+def isolation_of(properties: Mapping[str, str], operation: str) -> IsolationLevel:
+    """`write.<operation>.isolation-level`; default `serializable`, as in Iceberg.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    name = f"write.{operation}.isolation-level"
+    text = properties.get(name, IsolationLevel.SERIALIZABLE.value)
+    return IsolationLevel(property_choice(text, name, [each.value for each in IsolationLevel]))
+
+
+def mode_of(properties: Mapping[str, str], operation: str, given: str | None = None) -> WriteMode:
+    """`write.<operation>.mode`; default `merge-on-read`, since every reader of v3 knows DVs.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    name = f"write.{operation}.mode"
+    text = given if given is not None else properties.get(name, WriteMode.MERGE_ON_READ.value)
+    return WriteMode(property_choice(text, name, [each.value for each in WriteMode]))

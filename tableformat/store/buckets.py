@@ -29,13 +29,21 @@ from tableformat.store.vended import CredentialVault
 
 # A property whose effect would be missing silently, and what to do instead.
 _PROFILE = "export the profile's keys: aws configure export-credentials --format env"
+_ROLE = "assume the role outside, and give its keys"
+_ENCRYPTION = "give s3.server-side-encryption and s3.sse-kms-key-id, or let the bucket encrypt"
 _UNSUPPORTED = {
     "s3.profile-name": _PROFILE,
     "client.profile-name": _PROFILE,
-    "s3.role-arn": "assume the role outside, and give its keys",
-    "client.role-arn": "assume the role outside, and give its keys",
+    "s3.role-arn": _ROLE,
+    "client.role-arn": _ROLE,
+    "client.assume-role.arn": _ROLE,
+    "s3.sse.type": _ENCRYPTION,
+    "s3.sse.key": _ENCRYPTION,
+    "s3.acl": "let the bucket's policy say who may read",
     "s3.signer": "give keys, or let the catalog vend them",
     "gcs.requester-pays": "use a bucket that its owner pays for",
+    "gcs.user-project": "use a bucket that its owner pays for",
+    "gcs.encryption-key": "let the bucket encrypt, with a key of its project",
     "adls.connection-string": "give adls.account-name and adls.account-key",
     "adls.credential": "give a key, a token, or tenant-id, client-id and client-secret",
 }
@@ -149,7 +157,7 @@ def _create(
     provider: Callable[[], dict[str, Any]] | None = None,
 ) -> Any:
     for key, action in _UNSUPPORTED.items():
-        if properties.get(key, "false").lower() != "false":
+        if properties.get(key, "false").lower() not in {"false", "none"}:
             raise UnsupportedError("store property is not supported", key=key, action=action)
     if at.scheme not in _SCHEMES:
         raise UnsupportedError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
 from pyiceberg.table.snapshots import Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
+from tableformat import Table
 from tableformat.catalog.base import TableState
+from tableformat.commit.evolution import update_properties
 from tableformat.environment import Environment
 from tableformat.spec.names import STAGING_MARKER
 
@@ -40,3 +42,9 @@ def _anonymous(update: TableUpdate) -> TableUpdate:
     kept = {k: v for k, v in said if not k.startswith("icefold.") and k != STAGING_MARKER}
     plain = Summary(snapshot.summary.operation, **kept)
     return update.model_copy(update={"snapshot": snapshot.model_copy(update={"summary": plain})})
+
+
+def set_unchecked(table: Table, properties: Mapping[str, str]) -> None:
+    """Set properties as a tool does that does not know what they mean."""
+    update_properties(table.environment, table.identifier, updates=properties)
+    table.refresh()

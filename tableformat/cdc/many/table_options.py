@@ -13,7 +13,8 @@ from pydantic import BeforeValidator, Field
 
 from tableformat.cdc.formats import FormatChoice, choose_format, find_format
 from tableformat.cdc.sink import SinkOptions
-from tableformat.errors import InvalidInputError
+from tableformat.commit.property_check import check_properties
+from tableformat.errors import InvalidInputError, TableError
 from tableformat.spec.options import GivenOptions, Names, OptionError, Options
 
 FORMAT = "format"
@@ -94,6 +95,12 @@ class TableOptions:
         for owner in beside[1:]:
             owner.parse(rest, *(each for each in beside if each is not owner))
         making = MakingOptions.parse(rest, *beside[:2])
+        try:
+            check_properties(making.properties)
+        except TableError as error:
+            raise OptionError(error.message, action=error.action, **error.context).of(
+                "properties"
+            ) from error
         own = MakingOptions.names()
         return cls(choice, making, {key: text for key, text in rest.items() if key not in own})
 

@@ -41,6 +41,7 @@ from tableformat.limits import (
 )
 
 MAGIC = b"Obj\x01"
+_ENCRYPTED_MAGIC = b"AGS1"  # spec: AES GCM Stream, of tables with encryption.key-id
 SYNC_SIZE = 16
 _SYNC_TAG = b"icefold\x01"  # eight bytes that nobody draws at random; eight of checksum follow
 # Who looks for one record decodes its block; a block is about as long as deflate looks back.
@@ -157,6 +158,8 @@ def decode_container(
 
 
 def _decode_container(data: bytes, look: Callable[[bytes], None] | None) -> AvroContainer:
+    if data.startswith(_ENCRYPTED_MAGIC):
+        raise UnsupportedError("cannot read an encrypted file")
     if data[: len(MAGIC)] != MAGIC:
         raise MalformedAvroError("wrong magic bytes")
     metadata, position = _read_metadata(data, len(MAGIC))

@@ -10,10 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from maintenance.cli.table_properties import check_properties
+from maintenance.cli.table_properties import check_settings
 from resolver import resolve
 from tableformat.codec.parquet.options import parquet_options
 from tableformat.commit.merging import merge_policy
+from tableformat.commit.property_check import check_properties
 from tableformat.commit.retry import commit_retry_policy, status_check_policy
 from tableformat.errors import InvalidInputError
 from tableformat.spec import names
@@ -84,6 +85,7 @@ def test_own_properties_that_are_listed_are_known_to_the_commands(reference):
 
 def refusal(name):
     try:
+        check_settings({name: "?"})
         check_properties({name: "?"})
     except InvalidInputError as error:
         return str(error)

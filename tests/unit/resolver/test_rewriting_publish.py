@@ -14,7 +14,7 @@ from resolver import resolve
 from tableformat.codec.avro.manifest_store import clear_manifest_cache
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import InvalidInputError, UnsupportedError
-from tests.support.another_tool import another_tool
+from tests.support.another_tool import another_tool, set_unchecked
 from tests.support.staged_tables import StagedTable, keys
 
 CAME = {"+I", "+U"}
@@ -88,7 +88,7 @@ def test_chain_of_a_hundred_upserts_ends_with_the_first_id(staged):
 
 def test_unknown_value_is_refused_before_anything_is_written(staged):
     upsert(staged, (1, "new"))
-    staged.table.set_properties({"icefold.publish": "copy"})
+    set_unchecked(staged.table, {"icefold.publish": "copy"})
     before = stored(staged)
     with pytest.raises(InvalidInputError, match="no such value"):
         resolve(staged.table)

@@ -194,7 +194,7 @@ def _table(folder, operation: str, isolation: str) -> Environment:
         properties={
             f"write.{operation}.isolation-level": isolation,
             "commit.retry.min-wait-ms": "0",
-            "icefold.test": str(uuid.uuid4()),
+            "tests.drawn": str(uuid.uuid4()),
         },
     )
     table.append(as_table(NEAR))

@@ -16,10 +16,10 @@ import pytest
 from tableformat.commit.refs import create_branch
 from tableformat.rowlevel.changes import RowChanges
 from tableformat.rowlevel.committing import commit_changes
-from tableformat.rowlevel.context import WriteMode
 from tableformat.rowlevel.engine import InProcessEngine
 from tableformat.rowlevel.planning import StatementPlan, plan_statement
 from tableformat.rowlevel.spark_engine import SparkEngine
+from tableformat.spec.properties import WriteMode
 from tableformat.sql.statement import Statement, parse_statement
 from tests.support.rowlevel_corpus import Case, cases
 from tests.support.rowlevel_tables import (

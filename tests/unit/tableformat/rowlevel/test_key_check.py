@@ -12,6 +12,7 @@ from pyiceberg.types import LongType
 from resolver import build_index, resolve
 from tableformat import open_catalog
 from tableformat.errors import CommitConflictError, InvalidInputError
+from tests.support.another_tool import set_unchecked
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
@@ -155,7 +156,7 @@ def test_property_turns_the_check_off_and_must_be_true_or_false(tmp_path) -> Non
     table = make(tmp_path, properties=TURNED_OFF)
     table.update({"id": "6"}, "id = 7")
     assert [row[0] for row in stored(table)].count(6) == 2
-    table.set_properties({"icefold.sql.check-primary-key": "maybe"})
+    set_unchecked(table, {"icefold.sql.check-primary-key": "maybe"})
     with pytest.raises(InvalidInputError, match="neither true nor false"):
         table.update({"id": "6"}, "id = 8")
 

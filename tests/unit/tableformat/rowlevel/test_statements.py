@@ -11,9 +11,10 @@ from pyiceberg.expressions import AlwaysTrue, EqualTo, GreaterThan
 from pyiceberg.table.snapshots import IsolationLevel
 
 from tableformat.errors import InvalidInputError, NotFoundError, TableError, UnsupportedError
-from tableformat.rowlevel.context import WriteMode
 from tableformat.rowlevel.planning import plan_statement
+from tableformat.spec.properties import WriteMode
 from tableformat.sql.statement import parse_statement
+from tests.support.another_tool import set_unchecked
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
@@ -305,7 +306,7 @@ def test_column_that_hides_a_metadata_column_is_refused(catalog) -> None:
 
 @pytest.mark.parametrize("name", ["write.delete.isolation-level", "write.delete.mode"])
 def test_wrong_property_is_named(orders, name) -> None:
-    orders.set_properties({name: "sometimes"})
+    set_unchecked(orders, {name: "sometimes"})
     with pytest.raises(InvalidInputError, match=name):
         orders.delete("id = 1")
 
