@@ -49,6 +49,7 @@ from resolver.filled_columns import check_target_is_whole, lacks_columns
 from resolver.former_main import check_was_not_main, lost_its_parent
 from resolver.index.base import Prepared, PrimaryKeyIndex
 from resolver.index.shared import SharedIndex
+from resolver.lost_snapshots import warn_of_lost_snapshots
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish_changeset, publish_summary
 from resolver.repeated_batches import repeated_batches
@@ -216,6 +217,10 @@ class Cycle:
             snapshots = self._checked(state, snapshots)
         if snapshots is None:
             return self._plan_from_state(state)
+        if options.from_snapshot is None:
+            warn_of_lost_snapshots(
+                state, staging=options.staging, target=options.target, waiting=snapshots
+            )
         self._environment.runtime.fail_point("resolve.after_plan")
         covered = self._covered(state, live, snapshots)
         if not covered:

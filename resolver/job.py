@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lock import HeldLease, LockManager
-from resolver.cursor import cursor_of
 from resolver.cycle import Cycle
 from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
 from resolver.key_choice import keyed
+from resolver.lost_snapshots import unpublished_snapshots
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from resolver.number_text import plural
 from resolver.open_indexes import OpenIndexes
@@ -35,8 +35,6 @@ from resolver.shared_keeper import (
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
-from tableformat.commit.branch_history import branch_ids, committed_to
-from tableformat.commit.carried_properties import published_number
 from tableformat.commit.request import check_writable
 from tableformat.spec.names import LOAD, MAIN_BRANCH, STAGING_BRANCH
 
@@ -302,7 +300,7 @@ def was_never_staged(state: TableState, staging: str, target: str) -> bool:
     """
     if staging != STAGING_BRANCH or state.ref(staging) is not None:
         return False
-    dropped = _unpublished(state, staging, target)
+    dropped = unpublished_snapshots(state, staging=staging, target=target)
     if dropped:
         raise NotFoundError(
             f"the staging branch was dropped with {plural(len(dropped), 'unpublished snapshot')}",
@@ -312,28 +310,6 @@ def was_never_staged(state: TableState, staging: str, target: str) -> bool:
             action="create the branch again at that snapshot, and run resolve again",
         )
     return True
-
-
-def _unpublished(state: TableState, staging: str, target: str) -> list[int]:
-    """What was staged on a branch that is gone, oldest first.
-
-    Commits of other tools do not say their branch: they count where they stand on one that was
-    staged. Of a branch that only others have written, and that was never published, nothing tells.
-    """
-    done = published_number(state.metadata, state.head_id(target), staging=staging) or 0
-    on_target = branch_ids(state, target)
-    was_main = {each.snapshot_id for each in state.metadata.snapshot_log}
-    staged = {cursor_of(state, target)} - {None}
-    found: list[int] = []
-    for each in sorted(state.metadata.snapshots, key=lambda each: each.sequence_number or 0):
-        if each.snapshot_id in on_target or (each.sequence_number or 0) <= done:
-            continue
-        branch = committed_to(each)
-        stands_on = branch is None and each.parent_snapshot_id in staged
-        if branch == staging or (stands_on and each.snapshot_id not in was_main):
-            staged.add(each.snapshot_id)
-            found.append(each.snapshot_id)
-    return found
 
 
 def check_resolvable(state: TableState, staging: str, target: str) -> None:

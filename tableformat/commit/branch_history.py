@@ -55,11 +55,15 @@ def is_first(snapshot: Snapshot) -> bool:
 
     A parent that has expired is named, and missing; but PyIceberg's expiry takes its id away. The
     totals do not show it where the branch had become empty; what a commit of icefold repeats does.
+    Other writers need not give totals: then the table's first commit is known by its number, and
+    another one, which may have lost its parent, counts as not the first.
     """
     summary = summary_of(snapshot)
+    has_totals = all(total in summary for total, _, _ in _COUNTED)
     return (
         snapshot.parent_snapshot_id is None
         and not _repeats(summary)
+        and (has_totals or (snapshot.sequence_number or 0) <= 1)
         and all(
             _count(summary, total) + _count(summary, removed) <= _count(summary, added)
             for total, added, removed in _COUNTED
