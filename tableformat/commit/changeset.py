@@ -75,8 +75,9 @@ class Changeset:
         expected_head: The head planned against. With `strict_head` the commit is refused when the
             branch has moved (compare-and-swap); otherwise it is re-validated and rebased.
         summary: Extra summary properties.
-        staged: Staged snapshots whose files it may add: refused once one of them has expired, since
-            a head that was rolled back to does not tell that they were published meanwhile.
+        staged: Staged or picked snapshots whose files it may add: refused once one of them has
+            expired, since a head that was rolled back to does not tell that they were published
+            meanwhile, and files may have gone with them.
         fence: A lock's token, checked on every attempt.
         carry_marker: Whether the commit repeats the staging marker of the branch's history. None:
             on every branch but `staging`, whose snapshots must not have one (`carried_properties`).

@@ -145,6 +145,7 @@ def _changeset(
         validation=_validation(metadata, picked, head, removed, deletes),
         expected_head=None if head is None else head.snapshot_id,
         strict_head=True,
+        staged=frozenset({picked.snapshot_id}),  # its files go with it
         refuse_live_files=True,
         summary=summary,
     )

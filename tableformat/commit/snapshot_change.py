@@ -313,8 +313,8 @@ def _check_staged(changeset: Changeset, state: TableState) -> None:
     expired = {each for each in changeset.staged if each not in by_id}
     if expired:
         raise CommitConflictError(
-            "staged snapshots have expired since they were read",
-            action="run resolve again",
+            "snapshots whose files are added have expired since they were read",
+            action="run it again",
             branch=changeset.branch,
             first=min(expired),
         )

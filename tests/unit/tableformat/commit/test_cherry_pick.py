@@ -4,7 +4,7 @@ from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.cherry_pick import cherry_pick
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.commit.refs import create_branch, create_tag
+from tableformat.commit.refs import create_branch, create_tag, drop_ref
 from tableformat.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -34,6 +34,25 @@ def test_pick_onto_the_parent_moves_the_branch(table):
     staged = table.append(table.data("y"), branch="audit").snapshot
     assert pick(table, staged.snapshot_id).snapshot == staged
     assert table.head() == staged.snapshot_id
+
+
+def test_snapshot_that_expires_while_it_is_picked_is_not_picked(table):
+    """Its files may be gone with it."""
+    staged = table.append(table.data("y"), branch="audit").snapshot
+    table.append(table.data("z"))
+    policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+    points = table.environment.runtime.fail_points
+
+    def expire(_name):
+        points.armed.clear()
+        drop_ref(table.environment, IDENTIFIER, "audit")
+        table.environment.runtime.clock.sleep_ms(1_000)
+        apply_expiry(table.environment, IDENTIFIER, policy, fence=None)
+
+    points.armed["commit.before_swap"] = expire
+    with pytest.raises(CommitConflictError, match="expired"):
+        pick(table, staged.snapshot_id)
+    assert set(table.live()) == {"x", "z"}
 
 
 def test_picked_append_gets_new_row_ids(table):
