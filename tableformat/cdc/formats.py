@@ -169,6 +169,11 @@ class FormatChoice:
         """Whether an event may remove all rows of the table."""
         return getattr(self.values, "on_truncate", None) == debezium_options.APPLY
 
+    @property
+    def stops_at_truncates(self) -> bool:
+        """Whether such an event is a bad record."""
+        return getattr(self.values, "on_truncate", None) == "fail"
+
     def check_kinds(self, kinds: pa.ChunkedArray) -> None:
         """Hold a format to the row kinds that it declares: the sink was asked for those.
 

@@ -12,6 +12,7 @@ comes next does exactly that batch again for those (`positions.unfinished`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +32,7 @@ from tableformat.cdc.many.positions import (
     batch_summary,
     read_position,
 )
-from tableformat.cdc.many.table_making import make_table, plan_table
+from tableformat.cdc.many.table_making import NoRowYetError, make_table, plan_table
 from tableformat.cdc.many.table_options import TableOptions
 from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.environment import Environment
@@ -47,6 +48,7 @@ from tableformat.errors import (
 from tableformat.runtime import Runtime
 from tableformat.side_by_side import AT_ONCE
 
+logger = logging.getLogger("icefold.ingest")
 PARSED_AT_ONCE = 2  # tables: their events are in memory, 25 MB each
 # What is wrong with one table or its events; all else (store, catalog, lost races) is not its own.
 OF_ONE_TABLE = (
@@ -171,7 +173,11 @@ def stage_batch(
         )
         for name in results
     }
-    return StagedBatch(tables=done, results=results, failed=failed | too_late)
+    failed |= too_late
+    for name in [each for each, error in failed.items() if isinstance(error, NoRowYetError)]:
+        # Nothing is lost: whoever begins anew reads them again, before the row that comes first.
+        logger.info("%s", failed.pop(name))
+    return StagedBatch(tables=done, results=results, failed=failed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from tableformat.spec.metadata_json import COMPRESSION_CODEC
 from tableformat.spec.types import check_new_column_names
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
+TRUNCATE_OP = "t"
 COMMENT = "comment"  # the table property that engines show
 EVENTS_LOOKED_AT_MAX = 1_000  # heartbeats and tombstones declare nothing
 # Each commit writes megabytes of which kilobytes are new: see `spec.gzip_parts`.
@@ -50,6 +51,10 @@ _SQL_TYPES: Mapping[type[iceberg.IcebergType], str] = {
     iceberg.BinaryType: "BINARY",
 }
 _SQL_TRANSFORMS = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
+
+
+class NoRowYetError(InvalidInputError):
+    """A table that cannot be made yet, and lacks nothing: no event has had a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,12 +196,21 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
 def plan_table(
     name: str, events: pa.Table, options: TableOptions, decoder: Decoder | None = None
 ) -> NewTable:
-    """`new_table` of a topic's first events."""
+    """`new_table` of a topic's first events.
+
+    Raises:
+        NoRowYetError: There are no others than truncates that do not stop the stream and
+            tombstones, which tell no key.
+        InvalidInputError: See `new_table`.
+    """
     first = events.slice(0, EVENTS_LOOKED_AT_MAX).combine_chunks()
     (batch,) = EventBatch.split(first, EVENTS_LOOKED_AT_MAX)
     if decoder is not None:
         batch = decoder.decode(batch)
-    return new_table(name, declared_row(batch, options.choice), options.making)
+    declared = declared_row(batch, options.choice)
+    if len(events) < EVENTS_LOOKED_AT_MAX:
+        _check_has_row(name, batch, declared, options)
+    return new_table(name, declared, options.making)
 
 
 def make_table(environment: Environment, table: NewTable) -> TableState:
@@ -255,6 +269,36 @@ def _column_type(
             column=column,
             action="write long, decimal(10,2), timestamptz, ...",
         ) from error
+
+
+def _check_has_row(
+    name: str, events: EventBatch, declared: DeclaredRow | None, options: TableOptions
+) -> None:
+    texts = [text for text in map(_text, events.required(VALUE)) if text]
+    is_unkeyed = declared is not None and not (declared.key or options.making.key)
+    if texts and not (is_unkeyed and all(_op(text) == TRUNCATE_OP for text in texts)):
+        return
+    if texts and options.choice.stops_at_truncates:
+        raise InvalidInputError(
+            "a truncate event: all rows of the table were removed",
+            action="set on-truncate=apply or ignore",
+            table=name,
+        )
+    raise NoRowYetError(
+        "the table does not exist, and no event has had a row so far: there are truncates and "
+        "tombstones only",
+        action="nothing to do: its first row makes it",
+        table=name,
+    )
+
+
+def _op(text: str) -> object:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    value = value.get("payload", value) if isinstance(value, dict) else None
+    return value.get("op") if isinstance(value, dict) else None
 
 
 def _text(scalar: pa.Scalar) -> str:

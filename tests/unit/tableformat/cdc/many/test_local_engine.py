@@ -437,3 +437,29 @@ def test_truncate_is_applied_only_where_one_partition_feeds_its_table(catalog, c
     given["defaults"] = {"on-truncate": "ignore"}
     engine_of(catalog, cluster, resume=["shop.orders"], **given).run(follow=False)
     assert notes(catalog, "shop.orders").keys() == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("on_truncate", ["apply", "ignore", "fail"])
+@pytest.mark.parametrize("goes_on", [True, False], ids=["same process", "new process"])
+def test_table_whose_first_batch_holds_truncates_only_is_made_by_its_first_row(
+    catalog, cluster, on_truncate, goes_on
+):
+    given = {"defaults": {"on-truncate": on_truncate}, "chunk": 1, "batch_events": 1}
+    truncate = (None, message("t", row(0))[1])
+    put(cluster, "lines", row(10))
+    cluster.send("pg.public.orders", truncate, (None, None), truncate)
+    engine = engine_of(catalog, cluster, **given)
+    if not goes_on:
+        engine.run(follow=False)
+        engine = engine_of(catalog, cluster, **given)
+    put(cluster, "orders", row(1), row(2))
+    engine.run(follow=False)
+    assert notes(catalog, "shop.lines") == {10: "new"}
+    if on_truncate == "fail":
+        assert "a truncate event: all rows of the table were removed" in engine.aside["shop.orders"]
+        return
+    assert engine.aside == {}
+    assert notes(catalog, "shop.orders") == {1: "new", 2: "new"}
+    again = engine_of(catalog, cluster, **given)
+    again.run(follow=False)
+    assert again.listener.batches == []
