@@ -27,7 +27,7 @@ from pyiceberg.schema import Schema
 from tableformat.cdc.format_options import SCHEMA_EVOLUTION, SchemaEvolution
 from tableformat.cdc.json_objects import Path
 from tableformat.errors import InvalidInputError, refusing_deep_nesting
-from tableformat.spec.promotion import is_wider
+from tableformat.spec.promotion import is_wider, wider_parts
 from tableformat.spec.types import iceberg_schema
 
 DECIMAL_DIGITS_MAX = 38
@@ -106,7 +106,7 @@ class SchemaChanges:
         known = next((each for each in schema.fields if each.name == name), None)
         if known is None:
             self.added[name] = common_type(self.added.get(name), kind, column=name)
-        elif mode is SchemaEvolution.FULL and is_wider(known.field_type, kind):
+        elif mode is SchemaEvolution.FULL and wider_parts(known.field_type, kind):
             wanted = common_type(self.widened.get(name), kind, column=name)
             self.widened[name] = wanted
 
@@ -191,6 +191,9 @@ def common_type(
     """
     if known is None or known == kind or is_wider(known, kind):
         return kind
+    if isinstance(known, iceberg.ListType) and isinstance(kind, iceberg.ListType):
+        element = common_type(known.element_type, kind.element_type, column=column)
+        return iceberg.ListType(IGNORED_ID, element, False)
     if is_wider(kind, known):
         return known
     numbers = (iceberg.IntegerType, iceberg.LongType, iceberg.FloatType, iceberg.DoubleType)
@@ -307,17 +310,31 @@ def _is_certain(kind: iceberg.IcebergType) -> bool:
 
 
 def long_columns(texts: pa.Array, path: Path, schema: Schema) -> SchemaChanges:
-    """Columns of type int for which bare JSON events have larger integers."""
+    """Columns of int, and of lists of int, for which bare JSON events have larger integers."""
     schema_changes = SchemaChanges()
-    narrow = [
-        each.name for each in schema.fields if isinstance(each.field_type, iceberg.IntegerType)
-    ]
+    narrow = {each.name: longs for each in schema.fields if (longs := _of_longs(each.field_type))}
     for row in _rows(texts, path):
-        for name in narrow:
-            value = row.get(name)
-            if type(value) is int and INT_MAX < abs(value) <= LONG_MAX:
-                schema_changes.widened[name] = iceberg.LongType()
+        for name, longs in narrow.items():
+            if _has_long(row.get(name)):
+                schema_changes.widened[name] = longs
     return schema_changes
+
+
+def _of_longs(kind: iceberg.IcebergType) -> iceberg.IcebergType | None:
+    """The type with long where it is int; None: it is neither int nor a list of it."""
+    match kind:
+        case iceberg.IntegerType():
+            return iceberg.LongType()
+        case iceberg.ListType():
+            element = _of_longs(kind.element_type)
+            return None if element is None else iceberg.ListType(IGNORED_ID, element, False)
+    return None
+
+
+def _has_long(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_long, value))
+    return type(value) is int and INT_MAX < abs(value) <= LONG_MAX
 
 
 def _rows(texts: pa.Array, path: Path) -> Iterable[Mapping[str, Any]]:
@@ -408,7 +425,9 @@ def connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
 
 
 def _is_open_decimal(declared: Mapping[str, Any]) -> bool:
-    """A decimal whose schema does not say how many digits it has."""
+    """A decimal whose schema does not say how many digits it has, or a list of such."""
+    if isinstance(items := declared.get("items"), dict):
+        return _is_open_decimal(items)
     parameters = declared.get("parameters")
     given = parameters if isinstance(parameters, dict) else {}
     return declared.get("name") == CONNECT_DECIMAL and CONNECT_DIGITS not in given

@@ -25,7 +25,7 @@ from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.commit.evolution import update_schema
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
-from tableformat.spec.promotion import is_wider
+from tableformat.spec.promotion import wider_parts
 
 ATTEMPTS_MAX = 20
 _REPLACED_NULLS = (
@@ -57,16 +57,22 @@ def evolve_table(
     while True:
         attempt += 1
         state = environment.catalog.load_table(identifier)
-        missing = _missing(schema_changes, state.metadata.schema())
+        schema = state.metadata.schema()
+        missing = _missing(schema_changes, schema)
         if not missing:
             return state
 
-        def edit(update: UpdateSchema, missing: SchemaChanges = missing) -> None:
+        def edit(
+            update: UpdateSchema,
+            missing: SchemaChanges = missing,
+            have: Schema = schema,
+        ) -> None:
             for name, kind in missing.added.items():
                 default = declared_default(kind, missing.declared.get(name, {}))
                 update.add_column((name,), kind, default_value=default)
             for name, kind in missing.widened.items():
-                update.update_column((name,), field_type=kind)
+                for path, wider in wider_parts(have.find_field(name).field_type, kind).items():
+                    update.update_column((name, *path), field_type=wider)
             for name in missing.relaxed:
                 update.make_column_optional((name,))
 
@@ -147,7 +153,7 @@ def _missing(schema_changes: SchemaChanges, schema: Schema) -> SchemaChanges:
         widened={
             name: kind
             for name, kind in schema_changes.widened.items()
-            if name in have and is_wider(have[name], kind)
+            if name in have and wider_parts(have[name], kind)
         },
         relaxed=schema_changes.relaxed & required,
     )

@@ -184,6 +184,66 @@ def test_full_never_narrows(table: Table) -> None:
     assert types(table)["id"] == LongType()
 
 
+NESTED = pa.schema(
+    [
+        SCHEMA.field("id"),
+        pa.field("ints", pa.list_(pa.int32())),
+        pa.field("deep", pa.list_(pa.list_(pa.float32()))),
+        pa.field("part", pa.struct([("n", pa.int32()), ("text", pa.string())])),
+        pa.field("prices", pa.list_(pa.decimal128(9, 2))),
+    ]
+)
+_PRICE = {
+    "type": "bytes",
+    "name": "org.apache.kafka.connect.data.Decimal",
+    "parameters": {"scale": "2"},
+}
+
+
+@pytest.mark.parametrize("mode", ["full", "add-columns"])
+def test_items_of_lists_and_fields_of_structs_widen_like_columns(mode: str) -> None:
+    table = memory_catalog().create_table("t.nested", NESTED, primary_key=["id"])
+    before = types(table)
+    fields: list[dict[str, Any]] = [
+        KEY,
+        {"field": "ints", "type": "array", "items": {"type": "int64"}},
+        {
+            "field": "deep",
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "double"}},
+        },
+        {
+            "field": "part",
+            "type": "struct",
+            "fields": [{"field": "n", "type": "int64"}, {"field": "text", "type": "string"}],
+        },
+        {"field": "prices", "type": "array", "items": _PRICE},
+    ]
+    row = {"ints": [1, None, 2**40], "deep": [[0.1], None], "part": {"n": 2**40, "text": "x"}}
+    given = events(with_schema(fields, id=1, prices=["AfQ="], **row))
+    if mode == "add-columns":
+        with pytest.raises(InvalidInputError, match="ints"):
+            write(table, given, mode)
+        assert types(table) == before
+        return
+    write(table, given, mode)
+    (found,) = staged(table)
+    assert {name: found[name] for name in row} == row
+    assert types(table)["prices"] == before["prices"], "as many digits as its column has"
+
+
+@pytest.mark.parametrize("values", [[2**40], [[None, 1], None, [-(2**40)]]])
+def test_bare_integers_of_a_list_widen_it(values: list[Any]) -> None:
+    kind = pa.int32()
+    probe = values
+    while isinstance(probe, list):
+        kind, probe = pa.list_(kind), probe[0]
+    schema = pa.schema([SCHEMA.field("id"), pa.field("ints", kind)])
+    table = memory_catalog().create_table("t.lists", schema, primary_key=["id"])
+    write(table, events(upsert(id=1, ints=values)), "full")
+    assert [row["ints"] for row in staged(table)] == [values]
+
+
 def test_decimal_digits_widen_only_where_the_schema_says_them(table: Table) -> None:
     table.update_schema(lambda s: s.add_column("price", DecimalType(5, 2)))
     decimal = {
