@@ -34,6 +34,7 @@ from maintenance.settings import TaskName
 from maintenance.stopping import stoppable
 from maintenance.table_patterns import find_tables
 from maintenance.task_threads import Finished, GroupFinished, Worker
+from maintenance.told_outages import ToldOutages
 from maintenance.triggers import Due, plan_table
 from maintenance.watched import Look, WatchedTable, look_at
 from resolver.maintenance_lock import maintenance_lock
@@ -131,6 +132,7 @@ class Scheduler:
         # Groups whose next cut is not there yet: the versions that said so, and until when.
         self._stalled: dict[tuple[Identifier, ...], tuple[tuple[str | None, ...], float]] = {}
         self._view_lock = threading.Lock()
+        self._outages = ToldOutages(self._clock)
         self._discover()
         for watched in self._watched.values():
             if watched.name in self._names:
@@ -252,6 +254,7 @@ class Scheduler:
             for identifier in self._watched.keys() - set(found):
                 if not self._watched[identifier].running:
                     del self._watched[identifier]
+                    self._outages.ends(identifier)
         self._rediscover_ms = self._clock.monotonic_ms() + self._options.rediscover_ms
 
     def _poll(self, now_ms: float) -> float:
@@ -439,12 +442,16 @@ class Scheduler:
         before = each.problem
         each.look, each.is_looking = look, False
         each.replan_ms = 0.0
+        if look.outage is None:
+            self._outages.ends(each.identifier)
         if look.figures is not None:
             each.location, each.failures = look.figures.metadata_location, 0
             # A run may have ended since the look began; then the next look counts from it.
             each.ledger = look.ledger if each.ledger is None else each.ledger
             return
-        if look.problem != before:
+        if look.outage is not None:
+            self._outages.begins(each.identifier, look.outage, str(look.problem))
+        elif look.problem != before:
             logger.error("%s: cannot be maintained: %s", each.name, look.problem)
         each.failures += 1
         wait_ms = backoff_ms(

@@ -13,7 +13,7 @@ from maintenance.table_figures import Figures, figures_of
 from maintenance.triggers import TablePlan
 from tableformat import Environment
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.errors import TableError
+from tableformat.errors import StoreUnavailableError, TableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Look:
     Attributes:
         figures: None when it failed.
         problem: Why it failed; one line.
+        outage: What did not answer, if that is why; the same for all tables that it concerns.
         state: The version, of a table of a stream into several: a publish looks at all of those.
     """
 
@@ -33,6 +34,7 @@ class Look:
     ledger: Ledger = field(default_factory=Ledger)
     path: Path | None = None
     problem: str | None = None
+    outage: str | None = None
 
 
 @dataclass(slots=True)
@@ -124,6 +126,8 @@ def look_at(
         ledger = load_ledger(path) if ledger is None else ledger
         config = parse_config(state.metadata.properties, overrides, defaults)
         figures = figures_of(state, ledger, staging=staging, target=target)
+    except StoreUnavailableError as error:
+        return Look(identifier=identifier, problem=str(error), outage=error.message)
     except TableError as error:
         return Look(identifier=identifier, problem=str(error))
     except Exception as error:  # noqa: BLE001 - one table never stops the others

@@ -7,6 +7,7 @@ TableError                  .kind  .retry  .context  .files_safe_to_delete (Fals
 |-- FencedError             stop this writer: a newer holder exists
 |-- StoreUnavailableError   wait and repeat (idempotent steps only)
 |-- InvalidInputError       fix the call (also ValueError)
+|   `-- AccessRefusedError  fix the credentials: nothing is wrong with the table
 |-- NotFoundError           fix the call (also LookupError)
 |-- AlreadyExistsError      fix the call
 |-- UnsupportedError        valid by the spec, but not done here; names what is not
@@ -175,6 +176,10 @@ class InvalidInputError(TableError, ValueError):
     """The call cannot be right, whatever the state of the table."""
 
     kind = ErrorKind.INVALID_INPUT
+
+
+class AccessRefusedError(InvalidInputError):
+    """Who asks may not: credentials are missing, wrong or have ended. Tables are as they were."""
 
 
 class NotFoundError(TableError, LookupError):

@@ -16,6 +16,7 @@ from maintenance.cli.context import CliContext, print_json
 from maintenance.cli.ingest_stream import interrupt_event, stream_session
 from maintenance.cli.ingest_totals import IngestTotals
 from maintenance.cli.ingest_words import KAFKA_BATCH_EVENTS, IngestWords
+from maintenance.cli.stream_stop import Run, StreamStop
 from maintenance.ingest_watch import Backlog, IngestWatch, kafka_backlog
 from maintenance.logs import logging_to_stderr
 from maintenance.metrics import serving_metrics
@@ -24,6 +25,7 @@ from tableformat.cdc.ingest import IngestResult
 from tableformat.cdc.many.engine_choice import Engine, choose_engine
 from tableformat.cdc.many.kafka_consumer import KafkaConsumer
 from tableformat.cdc.many.local_engine import BATCH_EVENTS, Cut, LocalEngine, Pace
+from tableformat.cdc.many.outages import follow_through_outages
 from tableformat.cdc.many.routing import Routing, TopicPattern
 from tableformat.cdc.many.stream_file import StreamFile, read_stream_file
 from tableformat.cdc.many.stream_tables import StreamListener, StreamSettings
@@ -237,25 +239,29 @@ def run_many(context: CliContext, request: ManyRequest, *, advance: Callable[[in
         if words.metrics_port is not None:
             serving = serving_metrics(watch.registry, words.metrics_port, host=words.metrics_host)
             stack.enter_context(serving)
-        run = stream_runner(stack, request, environment, listener)
+        ending = StreamStop()
+        run = stream_runner(stack, request, environment, listener, ending)
         if isinstance(run, dict):
             _tell_plans(run, as_json=words.as_json)
             return listener
-        with interrupt_event() as interrupted:
+        with interrupt_event(ending.first, ending.again) as interrupted:
             run(interrupted.is_set)
             listener.tell(request)
             interrupted.check()
     return listener
 
 
-Run = Callable[[Callable[[], bool]], None]
-"""Runs a stream until what it is given says stop."""
-
-
 def stream_runner(
-    stack: ExitStack, request: ManyRequest, environment: Environment, listener: Heard
+    stack: ExitStack,
+    request: ManyRequest,
+    environment: Environment,
+    listener: Heard,
+    ending: StreamStop,
 ) -> Run | dict[str, NewTable | str]:
-    """What runs the stream; with `--dry-run` the tables that it would make."""
+    """What runs the stream; with `--dry-run` the tables that it would make.
+
+    `ending` can leave a stream behind that runs in this process; Spark stops its own.
+    """
     words = request.words
     if request.decoder is not None:
         request.decoder.registry.check()
@@ -286,7 +292,9 @@ def stream_runner(
         logger.info("%s: engine %s: %s", name, chosen.value, why)
         if chosen is Engine.SPARK:
             return _spark_run(request, environment, listener)
-    return lambda stop: engine.run(follow=words.follow, stop=stop)
+    if words.follow:
+        return ending.around(lambda stop: follow_through_outages(engine, stop))
+    return ending.around(lambda stop: engine.run(follow=False, stop=stop))
 
 
 def _spark_run(request: ManyRequest, environment: Environment, listener: Heard) -> Run:

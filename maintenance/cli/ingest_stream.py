@@ -191,16 +191,17 @@ class Interrupt(threading.Event):
 
 
 @contextmanager
-def interrupt_event(again: Callable[[], None] = lambda: None) -> Iterator[Interrupt]:
+def interrupt_event(
+    first: Callable[[], None] = lambda: None, again: Callable[[], None] = lambda: None
+) -> Iterator[Interrupt]:
     """Is set by Ctrl-C, SIGTERM and SIGHUP; an exception instead would break a call to Java.
 
-    `again` is called when one comes that is not the first.
+    `first` is called when the first comes, `again` with each later one.
     """
     interrupted = Interrupt()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        if interrupted.is_set():
-            again()
+        (again if interrupted.is_set() else first)()
         interrupted.number = number
         interrupted.set()
 

@@ -14,10 +14,11 @@ from prometheus_client import CollectorRegistry
 from maintenance.cli import registry_options
 from maintenance.cli.context import CliContext, pass_context
 from maintenance.cli.ingest import EXIT_DEAD_LETTERS, given_format, ingest, is_left_over
-from maintenance.cli.ingest_many import NAMES, Heard, ManyRequest, Run, many_request, stream_runner
+from maintenance.cli.ingest_many import NAMES, Heard, ManyRequest, many_request, stream_runner
 from maintenance.cli.ingest_stream import Interrupt, interrupt_event
 from maintenance.cli.ingest_words import IngestWords
 from maintenance.cli.maintain import leave, maintain, open_scheduler
+from maintenance.cli.stream_stop import Run, StreamStop
 from maintenance.ingest_watch import IngestWatch
 from maintenance.logs import logging_to_stderr
 from maintenance.metrics import serving_metrics
@@ -106,9 +107,15 @@ def _run(
         catalog.create_namespace(namespace)  # and the warehouse, where leases are
         scheduler, _ = open_scheduler(catalog, [f"{namespace}.*"], options, registry)
         heard = Heard(watch, on_staged=scheduler.wake)
-        stream = stream_runner(stack, request, environment, heard)
+        ending = StreamStop(options.grace_ms)
+        stream = stream_runner(stack, request, environment, heard, ending)
         assert not isinstance(stream, dict)
-        interrupted = stack.enter_context(interrupt_event(again=lambda: stop_now(scheduler)))
+
+        def again() -> None:
+            stop_now(scheduler)
+            ending.again()
+
+        interrupted = stack.enter_context(interrupt_event(ending.first, again))
         where = "" if port is None else f"; metrics on {host}:{port}"
         logger.info("streaming into %s and maintaining it%s", namespace, where)
         end = run_together(scheduler, stream, interrupted)

@@ -43,6 +43,7 @@ from urllib3.exceptions import NewConnectionError
 
 from tableformat.catalog.base import Identifier
 from tableformat.errors import (
+    AccessRefusedError,
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
@@ -292,8 +293,8 @@ def unavailable(client_name: str, reason: str) -> StoreUnavailableError:
     )
 
 
-def _not_authorized(client_name: str, reason: str) -> InvalidInputError:
-    return InvalidInputError(
+def _not_authorized(client_name: str, reason: str) -> AccessRefusedError:
+    return AccessRefusedError(
         f"REST catalog refused: not authorized: {reason[:_TEXT_MAX]}",
         action="check token or credential",
         catalog=client_name,

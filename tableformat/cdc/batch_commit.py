@@ -15,6 +15,7 @@ apply a batch twice.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +51,9 @@ from tableformat.spec.names import (
 HEAD_LOSSES = RetryPolicy(
     retries_max=40, min_wait_ms=50, max_wait_ms=5_000, total_timeout_ms=1_800_000
 )
+TELL_AFTER_MS = 10_000  # without a commit, and again each time
 QUERY_ID_CHARS_MAX = 256
+logger = logging.getLogger("icefold.ingest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ def commit_batch(
     Effects: one commit, at most once, whatever is retried.
     """
     runtime = environment.runtime
-    started_ms = runtime.clock.monotonic_ms()
+    started_ms = told_ms = runtime.clock.monotonic_ms()
     attempt = 0
     while True:
         attempt += 1
@@ -253,9 +256,15 @@ def commit_batch(
         except (CommitConflictError, CommitUnknownError) as error:
             if batch is None and isinstance(error, CommitUnknownError):
                 raise  # nothing tells whether it has landed
-            elapsed_ms = runtime.clock.monotonic_ms() - started_ms
-            if not HEAD_LOSSES.allows(attempt, elapsed_ms=elapsed_ms):
+            now_ms = runtime.clock.monotonic_ms()
+            if not HEAD_LOSSES.allows(attempt, elapsed_ms=now_ms - started_ms):
                 raise
+            if now_ms - told_ms >= TELL_AFTER_MS:
+                told_ms = now_ms
+                logger.warning(
+                    "%s: attempt %d to commit a batch has failed, the next one follows: %s",
+                    ".".join(identifier), attempt, error,
+                )  # fmt: skip
         runtime.clock.sleep_ms(HEAD_LOSSES.wait_ms(attempt, runtime))
 
 

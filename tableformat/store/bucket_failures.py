@@ -15,6 +15,7 @@ from obstore.exceptions import (
 )
 
 from tableformat.errors import (
+    AccessRefusedError,
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
@@ -72,7 +73,7 @@ def explain(error: BaseException, at: ParsedLocation, *, is_signed: bool = False
     status, name = int(found[1]) if found else 0, code[1] if code else ""
     if any(server in text for server in _IDENTITY):
         why, action = (_SIGNED, _SIGNED_ACTION) if is_signed else ("", _KEYS.get(at.scheme))
-        return InvalidInputError(f"no {at.scheme} credentials{why}", action=action)
+        return AccessRefusedError(f"no {at.scheme} credentials{why}", action=action)
     if isinstance(error, TakenError | PreconditionError) and (status == 412 or name in _TAKEN):
         return AlreadyExistsError("object exists already", location=str(at))
     if status == 416 or "InvalidRangeRequest" in text:

@@ -31,6 +31,7 @@ class Fault:
     | kind | the server gets it | the client gets |
     |---|---|---|
     | `refuse` | no | `status` and `body` |
+    | `hang` | no | nothing for `delay_s`, then a connection that breaks off |
     | `answer` | yes | `status` and `body`, whatever the server said |
     | `reset` | yes | a connection that breaks off |
     | `late` | `delay_s` later | a connection that breaks off |
@@ -80,6 +81,7 @@ class FaultProxy:
         self.uri = f"http://127.0.0.1:{self.port}"
         self.faults: list[Fault] = []
         self.requests: list[str] = []
+        self.connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._versions: dict[str, list[_Answer]] = {}  # bodies of loaded tables, oldest first
         self._server: ThreadingHTTPServer | None = None
@@ -96,11 +98,16 @@ class FaultProxy:
         self._server = server
 
     def refuse_connections(self) -> None:
-        """Nobody listens, until `listen`; also the end of it."""
+        """Nobody listens, until `listen`, and what is connected breaks off; also the end of it."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+        with self._lock:
+            open_ones = list(self.connections)
+        for each in open_ones:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def take(self, method: str, path: str) -> Fault | None:
         """The fault of this request, and note it as used."""
@@ -161,6 +168,15 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     proxy: FaultProxy
 
+    def setup(self) -> None:
+        super().setup()
+        self.proxy.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.proxy.connections.discard(self.connection)
+        with contextlib.suppress(OSError):
+            super().finish()
+
     def handle_one_request(self) -> None:
         with contextlib.suppress(ConnectionError):
             self.raw_requestline = self.rfile.readline(65537)
@@ -180,6 +196,10 @@ class _Handler(BaseHTTPRequestHandler):
         kind = "" if fault is None else fault.kind
         if fault is None:
             self._send(self.proxy.forward(*sent))
+            return
+        if kind == "hang":
+            time.sleep(fault.delay_s)
+            self._reset()
             return
         if kind == "late":
             threading.Timer(fault.delay_s, _quietly, [self.proxy, sent]).start()

@@ -106,6 +106,9 @@ class LocalEngine:
         pace: How large batches are.
         listener: Is told what happens.
         resume_tables: Tables that need no longer stand aside.
+
+    Attributes:
+        batches_staged: By this run.
     """
 
     environment: Environment
@@ -115,6 +118,10 @@ class LocalEngine:
     pace: Pace = field(default_factory=Pace)
     listener: StreamListener = field(default_factory=StreamListener)
     resume_tables: Collection[str] = ()
+    batches_staged: int = 0
+    _before: StreamTables | None = None
+    _listed_before: Mapping[str, int] = field(default_factory=dict)
+    _listed_until_ms: float = 0.0
     _opened: StreamTables | None = None
     _topics: Mapping[str, int] = field(default_factory=dict)
     _buffers: MessageBuffers = field(default_factory=MessageBuffers)
@@ -129,6 +136,7 @@ class LocalEngine:
     _last_batch_ms: float = float("-inf")
     _refreshed_ms: float = 0.0
     _catching_up: dict[str, Offsets] = field(default_factory=dict)
+    _brokers_gone: bool = False
     _told_ms: float = 0.0
     _moved_ms: float = 0.0
 
@@ -188,17 +196,59 @@ class LocalEngine:
         Args:
             follow: `run` may wait for a transaction topic that is not there yet.
         """
-        self._topics = dict(self.source.topics())
+        topics = dict(self.source.topics())
+        missing = self._listed_before.keys() - topics.keys()
+        if missing and self._now_ms() < self._listed_until_ms:
+            raise StoreUnavailableError("Kafka does not list all topics yet", topic=min(missing))
+        self._topics = topics
         self._opened = open_tables(
             self.environment,
             self.settings,
             self._topics,
             self.listener,
             resume_tables=self.resume_tables,
+            before=self._before,
         )
         if self.cut is Cut.TRANSACTION:
             self._transactions = self._plan_cut(may_wait=follow)
         return self._tables
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` has been called."""
+        return self._opened is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was read waits to be staged."""
+        return not (self._buffers.events or self._more_waits)
+
+    def leave(self) -> None:
+        """Read nothing any more; the source stays open."""
+        self.source.unpause(sorted(self._paused))
+        self.source.unassign(list(self._read))
+        self._paused.clear()
+        self._read.clear()
+
+    def again(self) -> LocalEngine:
+        """An engine that begins where the tables stand, after `leave`.
+
+        Brokers that have just started may not list every topic: for a while that is waited for.
+        """
+        tables = self._before if self._opened is None else self._opened
+        topics = self._listed_before if self._opened is None else self._topics
+        has_listed = self._opened is not None
+        return LocalEngine(
+            environment=self.environment,
+            source=self.source,
+            settings=self.settings,
+            cut=self.cut,
+            pace=self.pace,
+            listener=self.listener,
+            _before=tables,
+            _listed_before=topics,
+            _listed_until_ms=self._now_ms() + STILL_MS if has_listed else self._listed_until_ms,
+        )
 
     def lag(self) -> int:
         """Messages that are not staged. After `open`; asks the brokers."""
@@ -290,6 +340,7 @@ class LocalEngine:
         there |= by_table(events, self._tables.table_of.__getitem__)
         self.environment.runtime.fail_point("ingest.many.read_again")
         self._tables.stage_again(found, there)
+        self.batches_staged += 1
         logger.info("batch %d is whole again: it lacked on %s", found.number,
                     ", ".join(found.lacking))  # fmt: skip
 
@@ -299,6 +350,14 @@ class LocalEngine:
         """The messages between offsets."""
         self.source.assign(begin)
         left = dict.fromkeys(begin)
+        try:
+            return self._poll_between(left, ends)
+        finally:
+            self.source.unassign(list(left))
+
+    def _poll_between(
+        self, left: dict[Place, None], ends: Mapping[Place, int]
+    ) -> dict[Place, pa.Table]:
         found: dict[Place, list[pa.Table]] = {}
         moved_ms = self._now_ms()
         while left:
@@ -451,6 +510,7 @@ class LocalEngine:
         )
         for table in self._tables.stage(batch):
             self._leave(table)
+        self.batches_staged += 1
         if sum(counts.values()) >= RELEASE_EVENTS:
             release_unused()
 
@@ -504,8 +564,13 @@ class LocalEngine:
         try:
             topics = dict(self.source.topics())
         except StoreUnavailableError as error:
-            logger.warning("%s", error)
+            if not self._brokers_gone:
+                logger.warning("%s; the stream waits for it", error)
+            self._brokers_gone = True
             return set()
+        if self._brokers_gone:
+            logger.info("a Kafka broker answers again")
+        self._brokers_gone = False
         self._topics = topics
         names = set(self._tables.join(topics))
         # By what is read: the brokers may have left a topic out of their last answer.

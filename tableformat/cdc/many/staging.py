@@ -37,6 +37,7 @@ from tableformat.cdc.many.table_options import TableOptions
 from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.environment import Environment
 from tableformat.errors import (
+    AccessRefusedError,
     AlreadyExistsError,
     CorruptDataError,
     FencedError,
@@ -197,6 +198,8 @@ def _each(
     def attempt(name: str) -> Out | TableError:
         try:
             return step(given[name])
+        except AccessRefusedError:
+            raise
         except OF_ONE_TABLE as error:
             return error.with_context(table=name)
 

@@ -95,6 +95,7 @@ class StreamTables:
         resumed: Why tables did that have been taken up again, and have not caught up yet.
         recorded: Positions of all tables of the namespace that the query has written.
         partitions: How many each topic has.
+        told: What stood aside before an outage, with the reason that was told.
     """
 
     environment: Environment
@@ -107,6 +108,7 @@ class StreamTables:
     standing: dict[str, StreamTable] = field(default_factory=dict)
     resumed: dict[str, SetAside] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
 
     @property
     def table_of(self) -> dict[str, str]:
@@ -243,8 +245,10 @@ class StreamTables:
         logger.info("%s has caught up", name)
 
     def _note(self, name: str, reason: str) -> None:
-        if self.aside.get(name) != reason:
-            self.aside[name] = reason
+        if self.aside.get(name) == reason:
+            return
+        self.aside[name] = reason
+        if self.told.get(name) != reason:
             logger.error("%s is set aside: %s", name, reason)
             self.listener.set_aside(name, reason)
 
@@ -260,6 +264,7 @@ class StreamTables:
             if record is None or record.is_asked_back:
                 del self.standing[name]
                 self.aside.pop(name, None)
+                self.told.pop(name, None)
                 self._take_up(name, table.topics, state, is_back=True)
                 if name in self.tables:
                     back.append(name)
@@ -323,6 +328,7 @@ def open_tables(
     listener: StreamListener,
     *,
     resume_tables: Collection[str] = (),
+    before: StreamTables | None = None,
 ) -> StreamTables:
     """The tables of a stream that starts.
 
@@ -332,6 +338,8 @@ def open_tables(
         topics: All topics that there are, with their number of partitions.
         listener: Is told what happens.
         resume_tables: Tables that need no longer stand aside.
+        before: Of the same stream before an outage: what stood aside has been told. A topic that
+            has come since and makes no table is told, too, and the others go on.
 
     Raises:
         NotFoundError: No topic is read; or a table to resume is none of the stream's.
@@ -340,7 +348,7 @@ def open_tables(
     Effects: notes on tables that are resumed that they are.
     """
     routed = settings.routing.route(topics)
-    if routed.refused:
+    if routed.refused and before is None:
         topic, reason = next(iter(routed.refused.items()))
         raise InvalidInputError(f"topic '{topic}' has no table: {reason}")
     if not routed.tables:
@@ -362,6 +370,10 @@ def open_tables(
         if state is not None:
             states[state.identifier] = resume(environment, state)
     stream = StreamTables(environment, settings, listener, partitions=dict(topics))
+    if before is not None:
+        stream.told = before.told | before.aside
+        for topic, reason in routed.refused.items():
+            stream._note(topic, reason)  # noqa: SLF001
     for identifier, state in states.items():
         position = _position_of_query(state, settings)
         if position is not None:
@@ -369,6 +381,9 @@ def open_tables(
     stream.number = next_batch(stream.recorded.values())
     for name, members in routed.tables.items():
         stream._take_up(name, members, states.get(parse_table_name(name)))  # noqa: SLF001
+    if before is not None:
+        for name in before.aside.keys() - stream.aside.keys():
+            listener.resumed(name)
     return stream
 
 

@@ -185,6 +185,15 @@ def test_head_that_never_stops_moving_is_a_conflict_in_the_end() -> None:
     assert "q-1" not in live(table)
 
 
+def test_commits_that_fail_again_and_again_are_told_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    test_head_that_never_stops_moving_is_a_conflict_in_the_end()
+    told = [one.getMessage() for one in caplog.records if "to commit a batch" in one.getMessage()]
+    assert 3 <= len(told) <= 20  # of forty
+    assert "attempt" in told[0]
+
+
 def lost_answer(state: TableState) -> None:
     raise CommitUnknownError("the connection broke")
 
