@@ -74,12 +74,14 @@ class SchedulerEnd:
         failed: Tables that could not be looked at, and why.
         abandoned: `task table` that a stop did not wait for; each can be run again.
         was_stopped: Whether it was asked to stop.
+        is_looking: A thread still reads a table's metadata; there is nothing to wait for in that.
     """
 
     runs: tuple[Run, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     abandoned: tuple[str, ...] = ()
     was_stopped: bool = False
+    is_looking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,7 @@ class Scheduler:
             failed={e.name: e.problem for e in self._watched.values() if e.problem is not None},
             abandoned=abandoned,
             was_stopped=self._stops > 0,
+            is_looking=any(each.is_looking for each in self._watched.values()),
         )
 
     # What is watched

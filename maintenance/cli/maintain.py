@@ -206,6 +206,8 @@ def leave(end: SchedulerEnd, code: int) -> NoReturn:
     """End the process, with 3 if something was left behind, or with a code."""
     if end.abandoned:  # Python would wait for the threads that were left behind
         leave_at_once(code or EXIT_UNFINISHED)
+    if end.is_looking:  # and for a request that nobody answers
+        leave_at_once(code)
     sys.exit(code)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pyarrow as pa
 import pytest
 
 import tableformat as tf
@@ -103,3 +104,29 @@ def test_outages_of_the_catalog_are_told_once_and_cost_no_event(world, running):
     wait_for(world, process, held)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0, log.read_text()
+
+
+def test_maintenance_that_looks_at_a_table_in_vain_ends_at_once(world, tmp_path):
+    catalog = tf.open_catalog("clean", type="rest", uri=world.upstream, warehouse=world.warehouse)
+    for name in "ab":
+        catalog.create_table(f"s.{name}", pa.schema([("id", pa.int64())]), primary_key=["id"])
+    code = "from maintenance.cli.start import main; main()"
+    argv = [sys.executable, "-c", code, *world.options(clean=False), "maintain", "s.*"]
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([*argv, "--every", "1s"], stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + 30
+        while b"watching" not in log.read_bytes():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        hangs = Fault("hang", "GET", "/tables/[ab]", delay_s=100, times=1_000)
+        world.proxy.faults[:] = [hangs]
+        while hangs.used < 2:
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
