@@ -134,9 +134,7 @@ def run_seed(
 
 
 def _housekeepers(seed: int) -> tuple[str, ...]:
-    names = (
-        "auditor", "forker", "main-row-level", "pruner", "switcher", "tagger", "tidier", "undoer"
-    )  # fmt: skip
+    names = ("forker", "switcher", "tidier", "undoer")
     return tuple(n for n in names if random.Random(f"{seed}/{n}").random() < HOUSEKEEPING)
 
 

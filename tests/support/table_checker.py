@@ -76,11 +76,8 @@ def check_snapshot(
     snapshot: dict[str, Any],
     *,
     repeated: Collection[str] = (),
-    has_totals: bool = True,
 ) -> CheckedSnapshot:
-    """Check one snapshot. `repeated`: files that somebody else has listed twice. `has_totals`:
-    its summary has all totals; else those that it has are right.
-    """
+    """Check one snapshot. `repeated`: files that somebody else has listed twice."""
     result = CheckedSnapshot(snapshot)
     result.manifests = _records(read(snapshot["manifest-list"]))
     is_v2 = metadata["format-version"] == 2
@@ -107,7 +104,7 @@ def check_snapshot(
     if next_row_id is not None:
         assert next_row_id - snapshot["first-row-id"] == snapshot["added-rows"], snapshot
     _check_live(result, repeated)
-    _check_totals(result, has_totals)
+    _check_totals(result)
     return result
 
 
@@ -204,7 +201,7 @@ def _check_live(result: CheckedSnapshot, repeated: Collection[str]) -> None:
         end = max(end, first + count - 1)
 
 
-def _check_totals(result: CheckedSnapshot, has_totals: bool) -> None:
+def _check_totals(result: CheckedSnapshot) -> None:
     summary = result.snapshot["summary"]
     by_content = {content: [f for f in result.live if f.content == content] for content in range(3)}
     expected = {
@@ -216,8 +213,7 @@ def _check_totals(result: CheckedSnapshot, has_totals: bool) -> None:
         "total-equality-deletes": sum(f.record_count for f in by_content[2]),
     }
     for key, value in expected.items():
-        if has_totals or key in summary:
-            assert summary.get(key) == str(value), (key, summary.get(key), value)
+        assert summary.get(key) == str(value), (key, summary.get(key), value)
 
 
 @lru_cache(1_024)
