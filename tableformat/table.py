@@ -671,7 +671,7 @@ class Table:
             InvalidInputError: A value is wrong, a property of icefold's own does not exist, or one
                 names a column that the table does not have.
         """
-        check_properties(updates or {}, self.schema())
+        check_properties(updates or {}, self.refresh().schema())
         self._move_on(
             evolution.update_properties(
                 self.environment, self.identifier, updates=updates, removals=remove
