@@ -50,6 +50,7 @@ from resolver.former_main import check_was_not_main, lost_its_parent
 from resolver.index.base import Prepared, PrimaryKeyIndex
 from resolver.index.shared import SharedIndex
 from resolver.lost_snapshots import warn_of_lost_snapshots
+from resolver.match import Int64s
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish_changeset, publish_summary
 from resolver.repeated_batches import repeated_batches
@@ -421,19 +422,35 @@ class Cycle:
             )
             put_aside(self._environment, match.state, match.work.batch, match.unfilled)
             rewritten = RewrittenBatch()
-            if match.row_id is not None:
-                conversion, rewritten = self._rows.write(
-                    match.state.metadata,
-                    match.work.batch,
-                    conversion,
-                    match.row_id,
-                    self._engine.runner,
-                    fill=match.fill,
-                )
-            dv_files = self._vectors.write(match.state.metadata, conversion.vectors)
+            if match.row_id is None:
+                dv_files = self._vectors.write(match.state.metadata, conversion.vectors)
+            else:
+                conversion, rewritten, dv_files = self._write_rows(match, conversion, match.row_id)
         return Written(
             computed=computed, conversion=conversion, rewritten=rewritten, dv_files=dv_files
         )
+
+    def _write_rows(
+        self, match: Match, conversion: Conversion, row_id: Int64s
+    ) -> tuple[Conversion, RewrittenBatch, list[DataFile]]:
+        """Staged rows once more, and beside them the vectors of files that are there already."""
+        metadata, runner = match.state.metadata, self._engine.runner
+        rewritten, dv_files = RewrittenBatch(), list[DataFile]()
+        vectors = conversion.vectors_of_target()
+
+        def write_rows() -> None:
+            nonlocal rewritten
+            batch = match.work.batch
+            rewritten = self._rows.write(
+                metadata, batch, conversion, row_id, runner, fill=match.fill
+            )
+
+        def write_vectors() -> None:
+            dv_files.extend(self._vectors.write(metadata, vectors))
+
+        self._environment.runtime.each(lambda write: write(), [write_rows, write_vectors])
+        conversion = replace(conversion, vectors=vectors, published=rewritten.files)
+        return conversion, rewritten, dv_files
 
     def _write_by_tasks(self, computed: Computed, spread: SpreadMatch) -> Written:
         match, batch = computed.match, computed.match.work.batch

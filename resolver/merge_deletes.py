@@ -65,6 +65,11 @@ class Conversion:
     new_positions: int
     removed: tuple[ManifestEntry, ...] = ()
 
+    def vectors_of_target(self) -> tuple[DeletionVector, ...]:
+        """The vectors of files that the target has already."""
+        staged = {file.file_path for file in self.published}
+        return tuple(each for each in self.vectors if each.data_file.file_path not in staged)
+
 
 def convert(
     *,

@@ -218,8 +218,8 @@ class BatchWriter:
         runner: Runner,
         *,
         fill: Fill | None = None,
-    ) -> tuple[Conversion, RewrittenBatch]:
-        """Write what a conversion publishes.
+    ) -> RewrittenBatch:
+        """Write the rows that a conversion publishes.
 
         Args:
             metadata: The table: schema, specs, sort order, properties.
@@ -230,7 +230,7 @@ class BatchWriter:
             fill: Where missing columns come from.
 
         Returns:
-            The conversion with the new files in place of the staged ones, and those.
+            The new files, which take the place of the published ones.
 
         Raises:
             CorruptDataError: A staged file is damaged.
@@ -257,11 +257,7 @@ class BatchWriter:
             if len(row_id) >= RELEASE_FROM_ROWS:
                 release_unused()
         runtime.fail_point("resolve.after_rewrite")
-        staged = {file.file_path for file in conversion.published}
-        kept = (each for each in conversion.vectors if each.data_file.file_path not in staged)
-        return replace(
-            conversion, vectors=tuple(kept), published=self._written.files
-        ), self._written
+        return self._written
 
     def forget(self) -> None:
         """What was written is published: hold it no longer."""

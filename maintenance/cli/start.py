@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from maintenance.cli.sort_instructions import choose_sort_instructions
+
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _READ_BY_IMPORT = "manifest-cache-size"  # PyIceberg's setting
 
@@ -20,6 +22,7 @@ _READ_BY_IMPORT = "manifest-cache-size"  # PyIceberg's setting
 def main() -> None:
     """Entry point of the `icefold` script."""
     with _signals_end_it():
+        choose_sort_instructions()
         _check_folder()
         _check_configuration()
         from maintenance.cli.main import main as command_line
