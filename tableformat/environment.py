@@ -10,7 +10,7 @@ from tableformat.runtime import Runtime
 from tableformat.store.base import ObjectStore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Environment:
     """The seams: catalog, object store, clock/ids/fail points; and whose turn it is to commit."""
 

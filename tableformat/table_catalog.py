@@ -35,6 +35,9 @@ class TableCatalog:
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
 
+    def __repr__(self) -> str:
+        return f"TableCatalog({self.name!r})"
+
     @property
     def name(self) -> str:
         """The catalog's name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, overload
@@ -18,6 +18,7 @@ from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.html_text import fields_html
 from tableformat.inspect.snapshot_list import snapshot_text
+from tableformat.scan.expired_snapshot import rows_telling_expiry
 from tableformat.scan.exports import (
     RowStream,
     rows_to_duckdb,
@@ -108,18 +109,25 @@ class Scan:
             else:
                 unknown.append(task)
         plan = replace(self.plan, tasks=tuple(unknown))
-        with closing(read_scan(self.environment, plan, columns=[POS_FIELD.name])) as batches:
+        with closing(self._read(plan, [POS_FIELD.name])) as batches:
             rows: int = known + sum(batch.num_rows for batch in batches)
         return rows if self.limit is None else min(rows, self.limit)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in batches, with bounded memory; deletes are applied."""
+        """The rows in batches, with bounded memory; deletes are applied.
+
+        Raises:
+            NotFoundError: The snapshot has expired, and files of it are gone (on a batch, too).
+        """
         if self._result is None:
-            return read_scan(self.environment, self.plan, columns=self.columns, limit=self.limit)
-        columns = self._result.read
-        return self._result.finished(
-            read_scan(self.environment, self.plan, columns=columns, limit=self.limit)
-        )
+            return self._read(self.plan, self.columns, self.limit)
+        return self._result.finished(self._read(self.plan, self._result.read, self.limit))
+
+    def _read(
+        self, plan: ScanPlan, columns: Sequence[str] | None, limit: int | None = None
+    ) -> Generator[pa.RecordBatch, None, None]:
+        rows = read_scan(self.environment, plan, columns=columns, limit=limit)
+        return rows_telling_expiry(self.environment, self.state, [self.snapshot], rows)
 
     def to_arrow(self) -> pa.Table:
         """The rows as one Arrow table."""

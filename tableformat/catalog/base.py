@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyiceberg.partitioning import PartitionSpec
@@ -42,9 +42,9 @@ class TableState:
     """
 
     identifier: Identifier
-    metadata: TableMetadata
+    metadata: TableMetadata = field(repr=False)
     metadata_location: str
-    stored: TableMetadata | None = None
+    stored: TableMetadata | None = field(default=None, repr=False)
     key_problem: TableError | None = None
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
@@ -30,6 +31,7 @@ from tableformat.changelog.steps import ChangeStep, plan_steps
 from tableformat.commit.branch_history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.scan.expired_snapshot import rows_telling_expiry
 from tableformat.scan.plan import ScanPlan, plan_without_files
 from tableformat.scan.row_filter import bind_filter, normalize_filter, parse_filter
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_snapshot
@@ -75,12 +77,15 @@ class Changes:
             CorruptDataError: A file is damaged.
             NotFoundError: A file is gone, or a snapshot between the two has expired.
         """
-        steps = self.steps  # what cannot be told is said before anything is read
-        return (
-            batch
-            for step in steps
-            for batch in self.reader.changes(step, self.step_rows(step), threads=threads)
+        return chain.from_iterable(
+            rows_telling_expiry(
+                self.environment, self.state, (step.old, step.new), self._rows(step, threads)
+            )
+            for step in self.steps  # what cannot be told is said before anything is read
         )
+
+    def _rows(self, step: ChangeStep, threads: int | None) -> Iterator[pa.RecordBatch]:
+        yield from self.reader.changes(step, self.step_rows(step), threads=threads)
 
     def to_arrow(self) -> pa.Table:
         """The changes as one Arrow table."""

@@ -30,6 +30,7 @@ from tableformat.rowlevel.committing import commit_changes
 from tableformat.rowlevel.context import ScanContext
 from tableformat.rowlevel.engine import Engine, InProcessEngine, without_spark
 from tableformat.rowlevel.planning import OperationPlan, StatementPlan, plan_statement
+from tableformat.scan.expired_snapshot import telling_expiry
 from tableformat.spec.properties import WriteMode
 from tableformat.sql.statement import RowLevelOperation, Statement
 
@@ -136,7 +137,8 @@ def _run(
     environment: Environment, plan: StatementPlan, engine: Engine, plans: int
 ) -> RowLevelResult:
     environment.runtime.fail_point("rowlevel.after_plan")
-    with refusing_deep_nesting("statement"):
+    read = [plan.scan.snapshot]
+    with refusing_deep_nesting("statement"), telling_expiry(environment, plan.state, read):
         changes = engine.evaluate(plan)
     environment.runtime.fail_point("rowlevel.after_scan")
     committed = commit_changes(environment, plan, changes, partial(engine.rewrite, plan))

@@ -23,6 +23,7 @@ from tableformat.codec.avro.named_files import wanted
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.scan.delete_index import DeleteIndex, sequence_number
+from tableformat.scan.expired_snapshot import telling_expiry
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.pruning import Pruner
 from tableformat.scan.row_filter import normalize_filter, parse_filter
@@ -102,7 +103,7 @@ def plan_scan(
 
     Raises:
         InvalidInputError: The filter cannot be read, or does not fit the schema.
-        NotFoundError: There is no such snapshot.
+        NotFoundError: There is no such snapshot, or it has expired.
         CorruptDataError: The snapshot's metadata break the format.
     """
     metadata = state.metadata
@@ -113,7 +114,8 @@ def plan_scan(
     snapshot = _snapshot(state, snapshot_id)
     tasks: tuple[FileScanTask, ...] = ()
     if snapshot is not None:
-        tasks = tuple(_plan_tasks(environment.store, metadata, snapshot, pruner))
+        with telling_expiry(environment, state, [snapshot]):
+            tasks = tuple(_plan_tasks(environment.store, metadata, snapshot, pruner))
     return replace(plan_without_files(metadata, schema, unbound), snapshot=snapshot, tasks=tasks)
 
 
