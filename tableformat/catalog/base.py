@@ -135,7 +135,7 @@ class Catalog(Protocol):
         """All namespaces."""
 
     def list_tables(self, namespace: Identifier | None = None) -> list[Identifier]:
-        """Tables of a namespace, or of all."""
+        """Tables of a namespace, or of all; none where there is no such namespace."""
 
     def create_table(
         self,

@@ -32,11 +32,12 @@ import json
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from pyiceberg.catalog.rest import CreateTableRequest, Endpoints
-from pyiceberg.exceptions import NamespaceAlreadyExistsError
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
@@ -164,8 +165,12 @@ class RestCatalog:
         """See `Catalog.list_tables`."""
         client = self._client()
         namespaces = self.list_namespaces() if namespace is None else [tuple(namespace)]
+        found: list[Identifier] = []
         with reading(self._name, client.redact):
-            return sorted(tuple(one) for space in namespaces for one in client.list_tables(space))
+            for space in namespaces:
+                with suppress(NoSuchNamespaceError):  # also one that was dropped meanwhile
+                    found += [tuple(one) for one in client.list_tables(space)]
+        return sorted(found)
 
     def create_table(
         self,

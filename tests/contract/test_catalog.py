@@ -206,6 +206,16 @@ def test_tables_are_listed_by_namespace(backend: Backend) -> None:
     ]
 
 
+@pytest.mark.parametrize("missing", [("never",), ("a", "never"), ("never", "below")])
+def test_namespace_that_is_missing_has_no_tables(
+    backend: Backend, missing: tuple[str, ...]
+) -> None:
+    """A stream asks for the tables of the namespace that it will make with its first one."""
+    catalog = backend.catalog()
+    create(catalog, ("a", "t1"))
+    assert catalog.list_tables(missing) == []
+
+
 def test_metadata_locations_follow_commits_and_leave_missing_tables_out(backend: Backend) -> None:
     catalog = backend.catalog()
     before = create(catalog, TABLE)
