@@ -68,6 +68,10 @@ CONNECT_SEMANTIC: Mapping[str, iceberg.IcebergType] = {
 }
 CONNECT_DECIMAL = "org.apache.kafka.connect.data.Decimal"
 CONNECT_DIGITS = "connect.decimal.precision"
+SOURCE_TYPE = "__debezium.source.column.type"
+SOURCE_BINARIES = (
+    "BYTEA", "BINARY", "VARBINARY", "TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB", "IMAGE", "RAW",
+)  # fmt: skip
 # Structs whose fields say all; one of another name (VariableScaleDecimal) is a value.
 CONNECT_STRUCTS = (
     "io.debezium.data.geometry.Point",
@@ -404,9 +408,9 @@ def connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
         scale = str(given.get("scale", ""))
         if not (_DIGITS.fullmatch(digits) and _DIGITS.fullmatch(scale)):
             return None
-        if not max(int(scale), 1) <= int(digits) <= DECIMAL_DIGITS_MAX:
-            return None
-        return iceberg.DecimalType(int(digits), int(scale))
+        # PostgreSQL's numeric(3,5) has three digits behind two zeros.
+        width = max(int(scale), int(digits))
+        return iceberg.DecimalType(width, int(scale)) if 1 <= width <= DECIMAL_DIGITS_MAX else None
     if str(name) in CONNECT_SEMANTIC:
         return CONNECT_SEMANTIC[str(name)]
     if kind == "array" and isinstance(declared.get("items"), dict):
@@ -421,7 +425,18 @@ def connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
         return iceberg.StructType(
             *(_field(key, part) for key, part in parts.items() if part is not None)
         )
+    if kind == "string" and _is_binary(parameters):
+        return iceberg.BinaryType()
     return CONNECT_PLAIN.get(kind)
+
+
+def _is_binary(parameters: Any) -> bool:
+    """Whether a text is bytes in hex or base64 (`binary.handling.mode`).
+
+    The source's type says it, which events have with Debezium's `column.propagate.source.type`.
+    """
+    given = parameters if isinstance(parameters, dict) else {}
+    return str(given.get(SOURCE_TYPE, "")).upper() in SOURCE_BINARIES
 
 
 def _is_open_decimal(declared: Mapping[str, Any]) -> bool:

@@ -208,6 +208,8 @@ def plan_table(
     if decoder is not None:
         batch = decoder.decode(batch)
     declared = declared_row(batch, options.choice)
+    if declared is None:
+        _check_readable(name, batch)
     if len(events) < EVENTS_LOOKED_AT_MAX:
         _check_has_row(name, batch, declared, options)
     return new_table(name, declared, options.making)
@@ -278,6 +280,7 @@ def _check_has_row(
     is_unkeyed = declared is not None and not (declared.key or options.making.key)
     if texts and not (is_unkeyed and all(_op(text) == TRUNCATE_OP for text in texts)):
         return
+    _check_readable(name, events)
     if texts and options.choice.stops_at_truncates:
         raise InvalidInputError(
             "a truncate event: all rows of the table were removed",
@@ -290,6 +293,18 @@ def _check_has_row(
         action="nothing to do: its first row makes it",
         table=name,
     )
+
+
+def _check_readable(name: str, events: EventBatch) -> None:
+    """Refuse messages that would say what the table is, were they read."""
+    bad = {} if events.decoded is None else events.decoded.bad
+    if bad:
+        raise InvalidInputError(
+            f"the table does not exist, and its messages cannot be read: {bad[min(bad)]}",
+            action="mend what the registry has of them, or create the table: then they are bad "
+            "records",
+            table=name,
+        )
 
 
 def _op(text: str) -> object:

@@ -34,6 +34,8 @@ _LOGICAL = {
     ("string", "uuid"): "io.debezium.data.Uuid",
 }
 DIGITS = "connect.decimal.precision"
+# What Connect's converters write of a decimal whose digits they do not know: `money`.
+UNKNOWN_DIGITS = 64
 _NULL = "null"
 
 
@@ -59,6 +61,27 @@ def without_logical_types(avro: Any) -> Any:
     if isinstance(kept.get("fields"), list):
         kept["fields"] = [without_logical_types(each) for each in kept["fields"]]
     return kept
+
+
+def without_invalid_decimals(avro: Any) -> Any:
+    """The same schema, where decimals that Avro does not have are the bytes that they are.
+
+    PostgreSQL has them, as `numeric(3,5)`. Source: Avro's specification, "Logical Types": one that
+    is invalid is ignored.
+    """
+    if isinstance(avro, list):
+        return [without_invalid_decimals(each) for each in avro]
+    if not isinstance(avro, dict):
+        return avro
+    kept = {name: without_invalid_decimals(each) for name, each in avro.items()}
+    if avro.get("logicalType") == "decimal" and not _is_valid(avro):
+        del kept["logicalType"]
+    return kept
+
+
+def _is_valid(decimal: Mapping[str, Any]) -> bool:
+    digits, scale = decimal.get("precision"), decimal.get("scale", 0)
+    return isinstance(digits, int) and isinstance(scale, int) and 0 <= scale <= digits > 0
 
 
 @dataclass(slots=True)
@@ -100,7 +123,7 @@ class _Reading:
         parameters = dict(avro.get("connect.parameters") or {})
         if avro.get("logicalType") == "decimal":
             parameters.setdefault("scale", str(avro.get("scale", 0)))
-            if "precision" in avro:
+            if avro.get("precision", UNKNOWN_DIGITS) != UNKNOWN_DIGITS:
                 parameters.setdefault(DIGITS, str(avro["precision"]))
         if parameters:
             found["parameters"] = parameters

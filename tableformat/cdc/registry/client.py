@@ -159,7 +159,8 @@ class SchemaRegistry:
             if kind == WireFormat.JSON:
                 return RegisteredSchema(json_schema.connect_schema(given), None)
             texts = [*self._referred(found.references or ()), found.schema_str]
-            connect = avro_schema.connect_schema(self._parsed(map(json.loads, texts)))
+            valid = (avro_schema.without_invalid_decimals(json.loads(text)) for text in texts)
+            connect = avro_schema.connect_schema(self._parsed(valid))
             plain = (avro_schema.without_logical_types(json.loads(text)) for text in texts)
             wire = self._parsed(plain)[-1]
         except self._unreadable as error:

@@ -63,6 +63,20 @@ def test_table_has_columns_types_key_nullability_and_comments_of_the_first_event
     )
 
 
+@pytest.mark.parametrize("source", ["BYTEA", "VARBINARY", "LONGBLOB", "bytea"])
+def test_binary_that_comes_as_text_is_one_where_the_events_tell_the_sources_type(source):
+    """`binary.handling.mode=hex` with `column.propagate.source.type`."""
+
+    def kind_of(**more):
+        text = {"field": "raw", "type": "string", "optional": True, **more}
+        return str(plan(message("c", {"id": 1, "raw": None}, fields=[WIDE[0], text]))
+                   .schema.find_type("raw"))  # fmt: skip
+
+    assert kind_of(parameters={"__debezium.source.column.type": source}) == "binary"
+    assert kind_of(parameters={"__debezium.source.column.type": "TEXT"}) == "string"
+    assert kind_of() == "string"
+
+
 def test_truncates_before_the_first_row_do_not_hide_the_key():
     truncate = json.loads(message("c", {"id": 1})[1])
     truncate["payload"] |= {"op": "t", "after": None}

@@ -95,6 +95,16 @@ def test_table_is_made_of_a_registrys_schema_as_of_json_with_schemas(registry, k
     assert made.key == ("id",)
 
 
+@pytest.mark.parametrize("others", [[], [None]], ids=["alone", "tombstone"])
+@pytest.mark.parametrize("count", [1, 1_200])
+def test_table_is_not_waited_for_whose_messages_cannot_be_read(registry, others, count):
+    """They are rows: "no event has had a row so far" would hide them for ever."""
+    values = [*others, *[framed(99, b"row")] * count]
+    messages = pa.table({"value": pa.array(values, pa.binary()), "key": [b"k"] * len(values)})
+    with pytest.raises(InvalidInputError, match=r"its messages cannot be read: .* no schema 99"):
+        plan_table("shop.t", messages, TableOptions.of({}), decoder_of(registry))
+
+
 def payloads(registry, *messages, keys=None):
     decoded = decoder_of(registry).decode(batch_of(messages, keys))
     texts = decoded.required("value").to_pylist()
