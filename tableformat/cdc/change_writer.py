@@ -23,7 +23,7 @@ from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.reduce import ReducedChanges, reduce_changes
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.row_policy import RowPolicy
-from tableformat.cdc.schema_evolution import log_not_sent
+from tableformat.cdc.schema_evolution import log_not_sent, log_units_not_taken
 from tableformat.cdc.sharding import shards_by_partition, shards_of
 from tableformat.cdc.source_time import latest_ms, latest_of
 from tableformat.cdc.truncation import Truncation
@@ -131,6 +131,7 @@ class ChangeWriter:
             return parsed
         self.choice.check_kinds(parsed.changes.column(KIND))
         log_not_sent(self.table, self._not_sent(parsed))
+        log_units_not_taken(self.table, parsed.units_not_taken)
         parsed = self.policy.complete(parsed, events)
         if stored_columns(self.metadata.properties, self.schema):
             from tableformat.cdc.computed_values import without_computed  # loads sqlglot

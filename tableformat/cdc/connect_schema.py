@@ -31,6 +31,7 @@ from tableformat.cdc.encodings import (
     FLOATS,
     TEMPORALS,
     TIMESTAMPS,
+    UNITS,
     Encoding,
     EncodingDefaults,
     Hint,
@@ -199,6 +200,40 @@ def row_hints(schema: Mapping[str, Any] | None, table: Schema, *path: str) -> di
         for column in table.fields
         if column.name in declared
     }
+
+
+def units_not_taken(
+    declared: Mapping[str, Mapping[str, Any]], table: Schema, said: Mapping[str, Hint]
+) -> frozenset[tuple[str, str]]:
+    """Columns whose values count units that nobody looks at, each with a sentence for people.
+
+    Such a column goes on when its unit changes at the source, so that its rows differ in it.
+
+    Args:
+        declared: Of a row, as `row_fields` gives it.
+        table: The table's schema.
+        said: What the user said of columns.
+    """
+    found: set[tuple[str, str]] = set()
+    for column in table.fields:
+        field = declared.get(column.name, {})
+        field, kind = field.get("items", field), _item_type(column.field_type)
+        name = str(field.get("name"))
+        encoding, _ = SEMANTICS.get(name, (None, ()))
+        if encoding not in (*UNITS, Encoding.DAYS):
+            continue
+        hint = said.get(column.name, Hint())
+        believed = hint.parts.get(ELEMENT, hint).encoding
+        if isinstance(kind, (iceberg.IntegerType, iceberg.LongType)):
+            found.add((column.name, f"is {kind} and takes the numbers of {name} as they are"))
+        elif believed not in (None, encoding):
+            reading = f"is read as {believed}, as the option encodings says"
+            found.add((column.name, f"{reading}, and the events' schema says {name}"))
+    return frozenset(found)
+
+
+def _item_type(kind: iceberg.IcebergType) -> iceberg.IcebergType:
+    return kind.element_type if isinstance(kind, iceberg.ListType) else kind
 
 
 def row_fields(schema: Mapping[str, Any] | None, *path: str) -> dict[str, Mapping[str, Any]]:

@@ -30,7 +30,13 @@ from pyiceberg.types import NestedField
 
 from tableformat.array_types import Int64s
 from tableformat.cdc import wrong_format
-from tableformat.cdc.connect_schema import PayloadGroup, row_fields, row_hints, split_payloads
+from tableformat.cdc.connect_schema import (
+    PayloadGroup,
+    row_fields,
+    row_hints,
+    split_payloads,
+    units_not_taken,
+)
 from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
 from tableformat.cdc.debezium_rows import (
     HEARTBEAT,
@@ -130,6 +136,8 @@ class DebeziumFormat:
                 wrong_format.check_foreign(group.payloads[0].as_py(), self.codec.decoders)
             codec = self._codec_for(group.schema, *self._row_path)
             collector.not_sent |= self._not_sent(group)
+            declared = row_fields(group.schema, *self._row_path)
+            collector.units_not_taken |= units_not_taken(declared, self.schema, self.hints)
             parsed = parse_json_objects(group.payloads, self._layout(codec, bool(unknown)))
             self._check_names(group, parsed)
             if unknown:

@@ -545,6 +545,8 @@ def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDec
     def precise(values: pa.Array) -> pa.Array:
         if pa.types.is_struct(values.type):
             return variable(values)
+        if pa.types.is_decimal(values.type):
+            return values
         return decode_unscaled(decode_base64(values), scale).cast(target)
 
     def variable(values: pa.Array) -> pa.Array:
@@ -562,9 +564,10 @@ def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDec
         return pc.round(values, target.scale).cast(target)
 
     by_encoding: Mapping[Encoding, WiresAndDecode] = {
-        Encoding.PRECISE: ((pa.string(), VARIABLE_SCALE), precise),
+        # A number (decimal.format=NUMERIC) is taken digit by digit by Arrow's JSON reader, a text
+        # by its cast.
+        Encoding.PRECISE: ((pa.string(), VARIABLE_SCALE, target), precise),
         Encoding.VARIABLE: ((VARIABLE_SCALE,), variable),
-        # A number is taken digit by digit by Arrow's JSON reader, a text by its cast.
         Encoding.TEXT: ((pa.string(), target), lambda values: values.cast(target)),
         Encoding.DOUBLE: ((pa.float64(),), rounded),
     }

@@ -237,7 +237,7 @@ class ParsedEvents:
     `schema_changes`: how the table has to change before the events can be parsed; while there are
     any, the rest means nothing. `source_ms`: the highest time at which a source made one of the
     changes, if they say. `not_sent`: columns of the table that the events' schema does not have, so
-    that their rows get null there.
+    that their rows get null there. `units_not_taken`: see `connect_schema.units_not_taken`.
     """
 
     changes: pa.Table
@@ -247,6 +247,7 @@ class ParsedEvents:
     schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
     not_sent: frozenset[str] = frozenset()
+    units_not_taken: frozenset[tuple[str, str]] = frozenset()
 
     def without(self, reasons: Mapping[int, str], events: EventBatch) -> ParsedEvents:
         """The same with some more events bad, by row; none of their changes is left."""
@@ -277,6 +278,7 @@ class ChangeCollector:
     schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
     not_sent: set[str] = field(default_factory=set)
+    units_not_taken: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.schema_changes.in_order = self.batch.in_order
@@ -329,4 +331,5 @@ class ChangeCollector:
             schema_changes=self.schema_changes,
             source_ms=self.source_ms,
             not_sent=frozenset(self.not_sent),
+            units_not_taken=frozenset(self.units_not_taken),
         )

@@ -34,6 +34,7 @@ _REPLACED_NULLS = (
 )
 logger = logging.getLogger("icefold.ingest")
 _NOT_SENT_TOLD: set[tuple[str, str]] = set()  # once per table and column in a process
+_UNITS_TOLD: set[tuple[str, str, str]] = set()  # once more where the unit changes
 
 
 def evolve_table(
@@ -109,6 +110,20 @@ def log_not_sent(table: str, columns: Collection[str]) -> None:
                 "what leaves it out (column.exclude.list, a publication, a generated column)",
                 table,
                 name,
+            )
+
+
+def log_units_not_taken(table: str, columns: Collection[tuple[str, str]]) -> None:
+    """Say once of each column and unit that nobody looks at what its numbers count."""
+    for name, sentence in sorted(columns):
+        if (table, name, sentence) not in _UNITS_TOLD:
+            _UNITS_TOLD.add((table, name, sentence))
+            logger.warning(
+                "table %s: column '%s' %s: where the source's type and with it the unit changes, "
+                "rows before and after count differently",
+                table,
+                name,
+                sentence,
             )
 
 

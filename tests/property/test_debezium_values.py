@@ -11,9 +11,10 @@ import datetime as dt
 import hashlib
 import json
 import math
+import re
 import uuid
 from collections.abc import Iterator
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tableformat.cdc.connect_schema import SEMANTICS
+from tableformat.cdc.events import EventBatch
+from tableformat.cdc.many.table_making import plan_table
+from tableformat.cdc.many.table_options import TableOptions
 from tableformat.cdc.registry.client import RegistrySettings
 from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.errors import InvalidInputError
@@ -60,6 +65,7 @@ TABLE = pa.schema(
 SCHEMA = define_schema(TABLE, ["id"])
 # What events call their own parts; a table may have columns of these names.
 OWN_NAMES = ["source", "op", "before", "after", "ts_ms", "schema", "payload", "transaction"]
+NUMBER = "number of "  # longer than the texts of a column
 UNITS = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 SEMANTIC = {
     ("clock", "ms"): "io.debezium.time.Time",
@@ -115,7 +121,7 @@ values = st.fixed_dictionaries(
 modes = st.fixed_dictionaries(
     {
         "unit": st.sampled_from(list(UNITS)),
-        "decimals": st.sampled_from(["precise", "text"]),
+        "decimals": st.sampled_from(["precise", "text", "number"]),
         "binaries": st.sampled_from(["base64", "hex"]),
     }
 )
@@ -136,8 +142,8 @@ def written(name: str, value: Any, mode: dict[str, str]) -> Any:
             return {inner: written(inner, each, mode) for inner, each in value.items()}
         case dt.datetime() if value.tzinfo is not None:
             return value.isoformat().replace("+00:00", "Z")
-        case Decimal() if name == "open" and mode["decimals"] == "precise":
-            return {"scale": 4, "value": written("", value, mode)}
+        case Decimal() if name == "open" and mode["decimals"] != "text":
+            return {"scale": 4, "value": written("", value, mode | {"decimals": "precise"})}
         case dt.datetime():
             micros = (value - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
             return micros * per_s // 1_000_000
@@ -147,8 +153,9 @@ def written(name: str, value: Any, mode: dict[str, str]) -> Any:
             seconds = value.hour * 3600 + value.minute * 60 + value.second
             return seconds * per_s + value.microsecond * per_s // 1_000_000
         case Decimal():
-            if mode["decimals"] == "text":
-                return format(value, "f")
+            if mode["decimals"] != "precise":
+                text = format(value, "f")
+                return text if mode["decimals"] == "text" else f"{NUMBER}{text}"
             unscaled = int(value.scaleb(4))
             raw = unscaled.to_bytes((unscaled.bit_length() // 8) + 1, "big", signed=True)
             return base64.b64encode(raw).decode()
@@ -165,7 +172,7 @@ def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
     """The Connect schema of the row."""
     unit = mode["unit"]
     price: dict[str, Any] = {"type": "string"}
-    if mode["decimals"] == "precise":
+    if mode["decimals"] != "text":
         name = "org.apache.kafka.connect.data.Decimal"
         price = {"type": "bytes", "name": name, "parameters": {"scale": "4"}}
     at = {"type": "int64", "name": SEMANTIC["at", unit]}
@@ -190,7 +197,7 @@ def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
         "small": {"type": "int32"},
         "real": {"type": "float"},
         "zoned": {"type": "string", "name": "io.debezium.time.ZonedTimestamp"},
-        "open": VARIABLE if mode["decimals"] == "precise" else price,
+        "open": price if mode["decimals"] == "text" else VARIABLE,
         "point": {
             "type": "struct",
             "fields": [
@@ -222,7 +229,7 @@ def event(
     op = {"op": "u", "source": {"connector": "x"}, "before": after, "after": after}
     payload: dict[str, Any] = after if layout == "flattened" else op
     if not schema:
-        return json.dumps(payload)
+        return with_numbers(json.dumps(payload))
     fields = [
         {**each, "field": own_name} if each["field"] == "source" else each
         for each in declared(mode)
@@ -230,7 +237,14 @@ def event(
     if layout == "envelope":
         fields = [{"field": "after", "type": "struct", "fields": fields}]
     both = {"schema": {"type": "struct", "fields": fields}, "payload": payload}
-    return json.dumps(both, sort_keys=first == "payload", indent=first == "payload" or None)
+    return with_numbers(
+        json.dumps(both, sort_keys=first == "payload", indent=first == "payload" or None)
+    )
+
+
+def with_numbers(text: str) -> str:
+    """With all digits of a decimal, as the converter's `decimal.format=NUMERIC` writes them."""
+    return re.sub(rf'"{NUMBER}([-0-9.]+)"', r"\1", text)
 
 
 @ANY_TIME
@@ -263,7 +277,8 @@ def test_value_that_is_read_is_the_one_that_was_written(
     said = {"layout": layout, "unknown_columns": "fail"}
     if not schema:
         unit = mode["unit"]
-        said |= {"timestamp_unit": unit, "time_unit": unit, "decimals": mode["decimals"]}
+        decimals = "precise" if mode["decimals"] == "number" else mode["decimals"]
+        said |= {"timestamp_unit": unit, "time_unit": unit, "decimals": decimals}
     if not schema or mode["binaries"] == "hex":
         said["binaries"] = mode["binaries"]
     parsed = parse(FORMAT, table, events, **said)
@@ -289,6 +304,8 @@ def test_value_that_is_read_through_a_registry_is_the_one_that_was_written(
     registry: FakeRegistry, rows: list[dict[str, Any]], mode: dict[str, str], layout: str, kind: str
 ) -> None:
     rows = [{"id": number, **row} for number, row in enumerate(rows)]
+    if mode["decimals"] == "number":  # a setting of the JsonConverter
+        mode = mode | {"decimals": "precise"}
     written_as = Converter(registry, kind)
     messages = []
     for row in rows:
@@ -309,6 +326,81 @@ def test_value_that_is_read_through_a_registry_is_the_one_that_was_written(
     assert reasons(parsed) == []
     found = parsed.changes.select([f.name for f in TABLE]).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == rows
+
+
+@ANY_TIME
+@given(
+    digits=st.none() | st.integers(1, 38),
+    scale=st.integers(0, 38),
+    kind=st.sampled_from(["AVRO", "JSON", None]),
+    data=st.data(),
+)
+def test_decimal_of_any_digits_makes_a_column_that_holds_it(
+    registry: FakeRegistry, digits: int | None, scale: int, kind: str | None, data: st.DataObject
+) -> None:
+    """Also of more digits behind the point than it has (PostgreSQL's `numeric(3,5)`)."""
+    unscaled = data.draw(st.integers(-(10 ** (digits or 38)) + 1, 10 ** (digits or 38) - 1))
+    parameters = {"scale": str(scale)}
+    if digits is not None:
+        parameters["connect.decimal.precision"] = str(digits)
+    name = "org.apache.kafka.connect.data.Decimal"
+    raw = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+    message = {
+        "schema": row_schema({"type": "bytes", "name": name, "parameters": parameters}),
+        "payload": {"id": 1, "x": base64.b64encode(raw).decode()},
+    }
+    key = {"schema": row_schema(), "payload": {"id": 1}}
+    write = Converter(registry, kind).write if kind else lambda each: json.dumps(each).encode()
+    decoder = RegistryDecoder(RegistrySettings(registry.url)) if kind else None
+    events = pa.table({"value": [write(message)], "key": [write(key)]})
+    options = TableOptions.of({"layout": "flattened"})
+    made = plan_table("shop.t", events, options, decoder)
+    assert str(made.schema.find_type("x")) == f"decimal({max(digits or 38, scale)}, {scale})"
+    (batch,) = EventBatch.split(events, 1)
+    parsed = parse(
+        FORMAT, made.schema, decoder.decode(batch) if decoder else batch, layout="flattened"
+    )
+    assert reasons(parsed) == []
+    (value,) = parsed.changes.column("x").to_pylist()
+    assert value == Decimal(unscaled).scaleb(-scale, Context(prec=99))
+
+
+def row_schema(*more: dict[str, Any]) -> dict[str, Any]:
+    fields = [{"field": "id", "type": "int64"}, *({"field": "x", **each} for each in more)]
+    return {"type": "struct", "fields": fields}
+
+
+@given(
+    column=st.sampled_from(["long", "int", "timestamp", "time", "date"]),
+    semantic=st.sampled_from(sorted(SEMANTICS)),
+    in_list=st.booleans(),
+    believed=st.sampled_from([None, "s", "ms", "us", "ns"]),
+)
+def test_unit_of_the_events_that_nobody_looks_at_is_told(
+    column: str, semantic: str, believed: str | None, *, in_list: bool
+) -> None:
+    kind = {"long": pa.int64(), "int": pa.int32(), "timestamp": pa.timestamp("us"),
+            "time": pa.time64("us"), "date": pa.date32()}[column]  # fmt: skip
+    is_instant = column in ("timestamp", "time")
+    table = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("x", pa.list_(kind) if in_list else kind),
+        ]
+    )
+    declared = {"type": "int64", "name": semantic}
+    schema = row_schema({"type": "array", "items": declared} if in_list else declared)
+    event = json.dumps({"schema": schema, "payload": {"id": 1, "x": None}})
+    said = {"encodings": f"x={believed}"} if believed and is_instant else {}
+    parsed = parse(
+        FORMAT, define_schema(table, ["id"]), batch_of([event]), layout="flattened", **said
+    )
+    encoding, _ = SEMANTICS[semantic]
+    counts = encoding in ("s", "ms", "us", "ns", "days")
+    differs = bool(said) and believed != encoding
+    wanted = {"x"} if counts and (column in ("long", "int") or differs) else set()
+    assert {name for name, _ in parsed.units_not_taken} == wanted
+    assert all(semantic in sentence for _, sentence in parsed.units_not_taken)
 
 
 @ANY_TIME

@@ -475,6 +475,22 @@ def test_column_that_the_events_schema_no_longer_has_is_told_once(
     assert "rows get null" in warning
 
 
+def test_unit_of_a_number_that_changes_at_the_source_is_told_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`ALTER COLUMN at TYPE timestamp(6)`: milliseconds become microseconds."""
+    columns = [*SCHEMA, ("at", pa.int64())]
+    table = memory_catalog().create_table("t.units", pa.schema(columns), primary_key=["id"])
+    for number, semantic in enumerate(["Timestamp", "Timestamp", "MicroTimestamp"], 1):
+        declared = field("at", "int64", name=f"io.debezium.time.{semantic}")
+        small = field("small", "int32")
+        write(table, events(with_schema([ID, small, declared], id=number, small=1, at=7)), "strict")
+    first, second = [each.getMessage() for each in caplog.records]
+    assert "table t.units: column 'at' is long" in first
+    assert "io.debezium.time.Timestamp" in first
+    assert "io.debezium.time.MicroTimestamp" in second
+
+
 @pytest.fixture
 def strict_table() -> Table:
     return memory_catalog().create_table("t.names", NOT_NULL, primary_key=["id"])
