@@ -438,16 +438,26 @@ def _create_tables(engine: Engine) -> None:
     """Create missing tables; SQLite gets a log beside it, for readers beside a writer (WAL)."""
     try:
         if engine.dialect.name == "sqlite":
-            with engine.connect() as connection:
-                mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
-                if mode not in ("wal", "memory"):
-                    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+            _keep_log_beside(engine)
         present = set(inspect(engine).get_table_names())
         for table in (_TABLES, _NAMESPACES):
             if table.name not in present:
                 _create_table(engine, table)
     except SQLAlchemyError as error:
         raise _translate(error, engine.url) from None
+
+
+def _keep_log_beside(engine: Engine) -> None:
+    """Where another process has just opened the file SQLite does not wait: that one does it."""
+    with engine.connect() as connection:
+        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+        if mode in ("wal", "memory"):
+            return
+        try:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        except DBAPIError as error:
+            if not getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                raise
 
 
 def _create_table(engine: Engine, table: Table) -> None:
