@@ -21,6 +21,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -52,6 +53,7 @@ from resolver.index.shared import SharedIndex
 from resolver.lost_snapshots import warn_of_lost_snapshots
 from resolver.match import Int64s
 from resolver.merge_deletes import Conversion, convert
+from resolver.moved_staging import StagingMovedError
 from resolver.publish import publish_changeset, publish_summary
 from resolver.repeated_batches import repeated_batches
 from resolver.report import ResolveReport
@@ -153,7 +155,7 @@ class Cycle:
                 nothing was published.
         """
         for _ in range(self._options.attempts_max - 1):
-            with suppress(BroughtMeanwhileError):
+            with suppress(BroughtMeanwhileError, StagingMovedError):
                 return self._run(state)
             state = None
         return self._run(state)
@@ -382,8 +384,11 @@ class Cycle:
                             change.identifier,
                             change.changeset,
                             state=change.state,
+                            check=change.check,
                         )
                     break
+                except StagingMovedError:
+                    raise
                 except CommitConflictError:
                     if attempts >= self._options.attempts_max:
                         raise
@@ -488,6 +493,7 @@ class Cycle:
             covered=covered,
             summary=summary,
             fence=None if options.fence is None else options.fence(),
+            source=None if options.is_in_place else options.staging,
             follower=None
             if options.is_in_place
             else follower_of(
@@ -498,7 +504,12 @@ class Cycle:
                 summary=summary,
             ),
         )
-        return TableChangeset(identifier=self._identifier, changeset=changeset, state=match.state)
+        return TableChangeset(
+            identifier=self._identifier,
+            changeset=changeset,
+            state=match.state,
+            check=partial(self._matcher.check_unmoved, planned=match.state, work=work),
+        )
 
     def finish(self, written: Written, result: CommitResult, attempts: int) -> ResolveReport:
         """Step 7, after `result`; what a crash before its end leaves, the next cycle does.

@@ -33,6 +33,7 @@ from resolver.located_positions import PositionKills
 from resolver.match import TARGET_ORDER, Int64s, group_by_file
 from resolver.merge_deletes import DeadPositions
 from resolver.moved_rows import add_target_positions
+from resolver.moved_staging import check_still_staged
 from resolver.position_files import read_position_file
 from resolver.resolution import (
     DeadRows,
@@ -449,12 +450,13 @@ class Matcher:
         target = self.options.target
         state = self.environment.catalog.load_table(self.identifier)
         self._check_not_published(state, match.state, work)
+        self.check_still_waits(state, planned=match.state, work=work)
         planned = match.state.head(target)
         head = state.head(target)
         live = live_files(self.environment, head)
         is_continued = _is_continued(state, planned, target)
         if not is_continued:
-            self._check_still_waits(state, work)
+            self._check_same_waits(state, work)
         compares_rows = work.rewrites or compares_versions(state.metadata)
         is_unread = work.unread is not None
         if not is_continued or compares_rows or is_unread or work.batch.target_positions:
@@ -500,7 +502,29 @@ class Matcher:
                 action="run resolve again",
             )
 
-    def _check_still_waits(self, state: TableState, work: Work) -> None:
+    def check_unmoved(self, state: TableState, *, planned: TableState, work: Work) -> None:
+        """As `check_still_waits`, in each attempt of a publish; its commit looks at the target."""
+        if state.head_id(self.options.target) == planned.head_id(self.options.target):
+            self.check_still_waits(state, planned=planned, work=work)
+
+    def check_still_waits(self, state: TableState, *, planned: TableState, work: Work) -> None:
+        """Refuse to publish on a version what staging does not have any more.
+
+        Raises:
+            StagingMovedError, NotFoundError: See `check_still_staged`.
+        """
+        if self.options.is_in_place or not work.covered:
+            return
+        check_still_staged(
+            state,
+            planned=planned,
+            covered=work.covered,
+            staging=self.options.staging,
+            target=self.options.target,
+            plan=lambda version: plan_waiting(version, self.options),
+        )
+
+    def _check_same_waits(self, state: TableState, work: Work) -> None:
         """Refuse a head that does not descend from the planned one if the backlog is another.
 
         Where others have expired what lay between, its history may have lost a publish.

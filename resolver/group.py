@@ -44,6 +44,7 @@ from resolver.job import (
     was_never_staged,
 )
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
+from resolver.moved_staging import StagingMovedError
 from resolver.open_indexes import OpenIndexes
 from resolver.report import ResolveReport
 from resolver.secondary import maintain_indexes
@@ -218,10 +219,15 @@ class Group:
                 states = self._look(states)
                 again = self._plan(states, seen)
                 if again.covered.keys() <= leases.keys():
-                    return self._report(again, self._publish(again, leases))
+                    with suppress(StagingMovedError):
+                        return self._report(again, self._publish(again, leases))
+                    seen = staged_batches(states, staging=self.options.staging)
+                    states = self._look(states)
+                    again = self._plan(states, seen)
             plan = again
         raise CommitConflictError(
-            "others publish tables of the group all the time", action="run it again"
+            "others publish tables of the group, or move their staging branches, all the time",
+            action="run it again",
         )
 
     def _look(self, known: Iterable[TableState]) -> list[TableState]:
@@ -348,6 +354,8 @@ class Group:
             )
             try:
                 return commit_group(self.environment, changes), attempts
+            except StagingMovedError:
+                raise
             except CommitConflictError:
                 if attempts >= self.options.attempts_max:
                     raise

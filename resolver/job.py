@@ -20,7 +20,7 @@ from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
 from resolver.key_choice import keyed
 from resolver.lost_snapshots import unpublished_snapshots
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
-from resolver.number_text import plural
+from resolver.moved_staging import dropped_staging
 from resolver.open_indexes import OpenIndexes
 from resolver.report import ResolveReport
 from resolver.secondary import maintain_indexes
@@ -302,13 +302,7 @@ def was_never_staged(state: TableState, staging: str, target: str) -> bool:
         return False
     dropped = unpublished_snapshots(state, staging=staging, target=target)
     if dropped:
-        raise NotFoundError(
-            f"the staging branch was dropped with {plural(len(dropped), 'unpublished snapshot')}",
-            table=state.name,
-            branch=staging,
-            snapshot_id=dropped[-1],
-            action="create the branch again at that snapshot, and run resolve again",
-        )
+        raise dropped_staging(state, staging, dropped)
     return True
 
 

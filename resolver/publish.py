@@ -27,6 +27,7 @@ def publish_changeset(
     summary: Mapping[str, str],
     fence: Fence | None,
     follower: Follower | None = None,
+    source: str | None = None,
 ) -> Changeset:
     """What a cycle commits on `target`, only if its head is still the one in `state`. Pure.
 
@@ -40,6 +41,7 @@ def publish_changeset(
         summary: The cursor and the writers' own properties.
         fence: The lock's token.
         follower: The staging branch, where it is to move onto the publish.
+        source: The staging branch, which must be where each attempt saw it.
     """
     head = state.head(target)
     added = tuple(file.with_(first_row_id=None) for file in conversion.published)
@@ -63,6 +65,7 @@ def publish_changeset(
         summary=summary,
         fence=fence,
         follower=follower,
+        source=source,
     )
 
 

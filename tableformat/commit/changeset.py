@@ -85,6 +85,8 @@ class Changeset:
             to list it twice. Needed only for files that were committed before (cherry-pick); costs
             a look into every data manifest of their partitions.
         follower: Another branch that goes along.
+        source: A branch that the change was made from: it must be where the attempt sees it, also
+            where the catalog compares no versions (REST), until the commit has landed.
     """
 
     kind: CommitKind
@@ -103,3 +105,4 @@ class Changeset:
     carry_marker: bool | None = None
     refuse_live_files: bool = False
     follower: Follower | None = None
+    source: str | None = None

@@ -95,11 +95,15 @@ def commit_change(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChangeset:
-    """One table of a `commit_group`: what to change in it, and a recent version of it."""
+    """One table of a `commit_group`: what to change in it, and a recent version of it.
+
+    `check`: as that of `commit`.
+    """
 
     identifier: Identifier
     changeset: Changeset
     state: TableState | None = None
+    check: Callable[[TableState], None] | None = None
 
 
 def commit_group(environment: Environment, changes: Sequence[TableChangeset]) -> list[CommitResult]:
@@ -120,7 +124,7 @@ def commit_group(environment: Environment, changes: Sequence[TableChangeset]) ->
     return _commit_all(
         environment,
         {
-            each.identifier: (_checked_change(environment, each.changeset), each.state)
+            each.identifier: (_checked_change(environment, each.changeset, each.check), each.state)
             for each in changes
         },
     )

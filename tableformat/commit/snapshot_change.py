@@ -109,7 +109,10 @@ class SnapshotChange:
         return (
             AddSnapshotUpdate(snapshot=snapshot),
             _set_branch(changeset.branch, snapshot.snapshot_id, ref, default),
-            *_move_follower(changeset.follower, snapshot.snapshot_id, state),
+            *(
+                _move_follower(changeset.follower, snapshot.snapshot_id, state)
+                or _stay(changeset.source, state)
+            ),
         )
 
     def _staging_base(self, state: TableState, parent_id: int | None) -> dict[str, str]:
@@ -349,6 +352,14 @@ def _move_follower(
     if follower is None or ref is None or ref.snapshot_id != follower.expected_head:
         return []
     return [_set_branch(follower.branch, snapshot_id, ref, STAGING_RETENTION)]
+
+
+def _stay(branch: str | None, state: TableState) -> list[SetSnapshotRefUpdate]:
+    """A branch set to where it is: nothing changes, but a REST server compares what is set."""
+    ref = None if branch is None else state.ref(branch)
+    if branch is None or ref is None:
+        return []
+    return [_set_branch(branch, ref.snapshot_id, ref, Retention())]
 
 
 def _set_branch(

@@ -13,8 +13,10 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from tableformat.backend import open_backend
+from tableformat.catalog.base import TableState
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.cherry_pick import cherry_pick
+from tableformat.commit.engine import commit
 from tableformat.commit.evolution import update_properties, update_schema, upgrade_format_version
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
@@ -222,3 +224,36 @@ def test_staging_branch_keeps_its_retention_on_every_backend(table):
         table.append(table.data(name), branch="staging")
         found = table.catalog.load_table(IDENTIFIER).ref("staging")
         assert retention_of(found) == STAGING_RETENTION
+
+
+def test_branch_that_a_change_was_made_from_is_looked_at_again_where_it_was_moved(
+    table: BackendTable,
+) -> None:
+    """A move adds no snapshot: a server that compares refs only has to be told of the branch."""
+    main = table.append(table.data("x")).snapshot.snapshot_id
+    staged = table.append(table.data("s"), branch="staging").snapshot.snapshot_id
+    seen: list[int | None] = []
+    points = table.runtime.fail_points
+
+    def move(_: str) -> None:
+        points.armed.clear()
+        replace_branch(table.environment, IDENTIFIER, "staging", to="main", expected_head=staged)
+
+    def check(state: TableState) -> None:
+        seen.append(state.head_id("staging"))
+        if state.head_id("staging") != staged:
+            raise CommitConflictError("it was moved")
+
+    points.armed["commit.before_swap"] = move
+    change = Changeset(
+        kind=CommitKind.APPEND,
+        added_data_files=(table.data("y"),),
+        expected_head=main,
+        strict_head=True,
+        source="staging",
+    )
+    with pytest.raises(CommitConflictError, match="it was moved"):
+        commit(table.environment, IDENTIFIER, change, state=table.state, check=check)
+    assert seen == [staged, main]
+    assert set(table.live()) == {"x"}
+    table.check()

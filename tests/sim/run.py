@@ -25,6 +25,7 @@ DETERMINISM_EVERY = 50
 V2_EVERY = 8
 IN_PLACE_EVERY = 6
 COMPUTES_EVERY = 7
+MOVES_EVERY = 11
 PROGRESS_EVERY_S = 600
 SEEDS_PER_PROCESS = 500  # bounds what a long run may pile up in one process
 
@@ -45,6 +46,7 @@ class Job:
     index: str | None = None
     in_place: bool = False
     computes: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Totals:
             chosen += f" --publish {'rewrite' if job.rewrites else 'link'}"
         chosen += "" if job.index is None else f" --index {job.index}"
         chosen += " --in-place" * job.in_place + " --computes" * job.computes
+        chosen += " --moves" * job.moves
         chosen += " --leaves-out" * job.leaves_out + " --group" * job.group
         chosen += "" if job.group else f" --format-version {2 if job.v2 else 3}"
         replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
@@ -142,6 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.index,
             _is_in_place(options, seed),
             _computes(options, seed),
+            _moves(options, seed),
         )
         for seed in range(options.seed, options.seed + options.seeds)
     )
@@ -180,6 +184,15 @@ def _computes(options: argparse.Namespace, seed: int) -> bool:
     return not (others or options.leaves_out or options.group) and seed % COMPUTES_EVERY == 0
 
 
+def _moves(options: argparse.Namespace, seed: int) -> bool:
+    """One seed in eleven, of those that are drawn as plain ones."""
+    if options.moves:
+        return True
+    others = _is_v2(options, seed) or _is_in_place(options, seed) or _computes(options, seed)
+    chosen = options.meddlers is not None or options.leaves_out or options.group
+    return not (others or chosen) and seed % MOVES_EVERY == 0
+
+
 def _run_into(totals: Totals, runs: Iterator[tuple[Job, Ran]], *, keep_going: bool) -> None:
     begin = told = time.monotonic()
     for job, ran in runs:
@@ -202,6 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--leaves-out", action="store_true", help="writers leave columns out")
     parser.add_argument("--in-place", action="store_true", help="a tool deletes by keys on main")
     parser.add_argument("--computes", action="store_true", help="a stored computed column")
+    parser.add_argument("--moves", action="store_true", help="staging is dropped and moved")
     parser.add_argument("--group", action="store_true", help="tables that are published together")
     parser.add_argument("--index", choices=["memory", "disk"], help="instead of what is drawn")
     parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
@@ -286,7 +300,7 @@ def _run(job: Job) -> Ran:
     if not job.group:
         given |= {"meddlers": job.meddlers, "rewrites": job.rewrites}
         given |= {"leaves_out": job.leaves_out, "v2": job.v2, "index": job.index}
-        given |= {"in_place": job.in_place, "computes": job.computes}
+        given |= {"in_place": job.in_place, "computes": job.computes, "moves": job.moves}
     result = run(job.seed, trace=job.trace, **given)
     differs = False
     if job.twice and result.violation is None:

@@ -257,6 +257,11 @@ def left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether what is published is on staging still."""
+    monkeypatch.setattr(resolver.cycle_match, "check_still_staged", lambda *_, **__: None)
+
+
 def setting_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a publish has written anew is forgotten once publishes link staged files again."""
     real = resolver.rewritten_rows.rewriting_publishes
@@ -409,6 +414,7 @@ def with_options() -> Iterator[Any]:
         (of_keyed_deletes, {"in_place": True}),
         (of_keyed_deletes, {"in_place": True, "v2": True}),
         ((uncomputed, stale), {"computes": True}),
+        ((given_up,), {"moves": True}),
     ]
     for plants, options in kinds:
         for plant in plants:

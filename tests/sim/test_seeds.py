@@ -75,6 +75,16 @@ def test_seeds_in_which_a_tool_deletes_by_keys_on_main_hold_every_invariant(v2):
     assert sum(result.publishes for result in results) > 12
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rewrites", [False, True], ids=["link", "rewrite"])
+def test_seeds_in_which_staging_is_dropped_and_moved_hold_every_invariant(rewrites):
+    seeds = range(1, SEEDS_OF_A_TEST + 1)
+    results = [run_seed(each, steps=STEPS, moves=True, rewrites=rewrites) for each in seeds]
+    assert {result.seed: result.violation for result in results if result.violation} == {}
+    assert sum(result.outcomes["staged and given up"] for result in results) > 30
+    assert sum(result.publishes for result in results) > 30
+
+
 @pytest.mark.parametrize(("seed", "steps"), FAILED_ONCE)
 def test_seed_that_failed_once_holds_every_invariant(seed, steps):
     assert counted(seed, steps).violation is None

@@ -92,6 +92,7 @@ class History:
         self.foreign_swaps: set[str] = set()  # metadata versions that other tools made
         self.kept_branches: set[str] = set()  # to whom icefold has given retention
         self.strips: set[str] = set()  # versions where staging has lost its retention
+        self.moves: set[str] = set()  # versions where staging was dropped or moved (`sim_movers`)
         self.heads: list[tuple[int, int]] = []  # of main, by the swaps that made them
         self.deletes: dict[int, frozenset[str]] = {}  # of snapshots of main, no vectors
         self.stranded: set[int] = set()  # staged snapshots that another tool's expiry took

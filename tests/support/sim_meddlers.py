@@ -33,6 +33,7 @@ from tests.support.foreign_table import (
 from tests.support.sim_draw import ARROW, as_table
 from tests.support.sim_files import View, is_of, spec_of
 from tests.support.sim_housekeepers import fork, switch, tidy, undo
+from tests.support.sim_movers import MOVER, move_staging
 from tests.support.sim_operation import Operation
 from tests.support.sim_schema import AMOUNT, ID, Row, TableSchema, moved, read_schema
 from tests.support.sim_seams import SimPointers
@@ -75,6 +76,7 @@ class Meddlers:
             "foreign-expirer": self.expire,
             "forker": partial(fork, self),
             "forwarder": self.forward,
+            MOVER: partial(move_staging, self),
             "picker": self.pick,
             "retrier": self.stage_again,
             "row-level": self.change_staged_rows,

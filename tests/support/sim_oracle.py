@@ -29,6 +29,7 @@ from tests.support.sim_check_staged import StagedChecks
 from tests.support.sim_files import View, spec_of
 from tests.support.sim_fold import fold, in_other_schema
 from tests.support.sim_history import MARKER, PUBLISH, MainState
+from tests.support.sim_movers import see_move
 from tests.support.sim_operation import Operation
 from tests.support.sim_world import Violation
 from tests.support.table_checker import check_snapshot, read_metadata
@@ -87,6 +88,9 @@ class Oracle(RowChecks, RowIdChecks, MarkerChecks, StagedChecks, ExpiryChecks, I
         if refs.get("main") != old.get("main"):
             self.heads.append((self.swaps, refs["main"]))
         known, self.retained = self.retained, {s["snapshot-id"] for s in metadata["snapshots"]}
+        if location in self.moves:
+            see_move(self)
+            return
         self._see_expiry(old, known - self.retained, location in self.foreign_swaps)
         if location not in self.foreign_swaps and metadata["format-version"] > 2:
             self._see_history_of_flink(known)

@@ -15,6 +15,7 @@ from tests.support.sim_drain import Drain
 from tests.support.sim_index import index_folders
 from tests.support.sim_maintainers import Maintainers
 from tests.support.sim_meddlers import Meddlers
+from tests.support.sim_movers import with_mover
 from tests.support.sim_table import IDENTIFIER
 from tests.support.sim_world import Profile, World
 from tests.support.sim_writers import Writers
@@ -55,6 +56,7 @@ def run_seed(
     index: str | None = None,
     in_place: bool = False,
     computes: bool = False,
+    moves: bool = False,
 ) -> SeedResult:
     """Run one seed: faults and assertions first, then a healed system that must drain.
 
@@ -63,6 +65,7 @@ def run_seed(
     `v2`: the table is of format version 2, and as drawn otherwise where that can be
     (`Profile.on_v2`). `in_place`: a tool commits equality deletes to main (`Profile.in_place`).
     `computes`: the table has a stored computed column (`Profile.computing`).
+    `moves`: somebody drops and moves the staging branch (`sim_movers.with_mover`).
     """
     profile = Profile.draw(random.Random(f"{seed}/profile"), steps)
     if rewrites is not None:
@@ -98,6 +101,8 @@ def run_seed(
         profile = profile.in_place(random.Random(f"{seed}/in-place"))
     if computes:
         profile = profile.computing(random.Random(f"{seed}/computes"))
+    if moves:
+        profile = with_mover(profile)
     # Drawn by itself, so that the rest of what a seed draws does not depend on it.
     drawn = "disk" if random.Random(f"{seed}/index").random() < ON_DISK else "memory"
     profile = replace(profile, index=index or drawn)

@@ -19,6 +19,8 @@ from resolver.cut_plan import plan_cut, staged_batches
 from resolver.maintenance_lock import maintenance_lock_name
 from tableformat.cdc.cuts import CutName, load_all, load_cuts
 from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.commit.refs import replace_branch
+from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
     InvalidInputError,
@@ -517,3 +519,36 @@ def test_leases_are_taken_in_the_order_of_names(world, monkeypatch):
 
     resolve_group([world.tables[n] for n in (C, A, B)], lock=Lock())
     assert taken == [f"resolve {name}" for name in NAMES]
+
+
+@pytest.mark.parametrize("point", ["group.after_compute", "commit.before_swap"])
+@pytest.mark.parametrize("commits_groups", [True, False], ids=["group", "one-by-one"])
+def test_staging_of_a_table_that_is_moved_meanwhile_is_planned_again_for_the_whole_cut(
+    world, monkeypatch, point, commits_groups
+):
+    """What one table gives up is in no cut, nor is then the batch on the others."""
+    if not commits_groups:
+        monkeypatch.setattr(MemoryCatalog, "commits_groups", property(lambda _: False))
+    first = world.batch(A, B)
+    world.resolve()
+    second = world.batch(A, B)
+    given_up = world.batch(A, B)
+
+    def move(_: str) -> None:
+        world.points.armed.clear()
+        table = world.tables[A].refresh()
+        head = table.state.head("staging")
+        environment = table.environment
+        replace_branch(
+            Environment(environment.catalog, environment.store, Runtime()),
+            table.identifier,
+            "staging",
+            to=head.parent_snapshot_id,
+            expected_head=head.snapshot_id,
+        )
+
+    world.points.armed[point] = move
+    report = world.resolve()
+    assert (report.cut, first) == (f"bank/{second}", second - 1)
+    assert world.shows(second)
+    assert f"bank/{given_up}" in world.resolve().waits_for
