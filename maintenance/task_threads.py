@@ -23,6 +23,7 @@ from maintenance.triggers import Due
 from maintenance.watched import WatchedTable
 from resolver.open_indexes import OpenIndexes
 from tableformat import Environment, Table
+from tableformat.after_commit import reload_after
 from tableformat.catalog.base import Identifier
 from tableformat.errors import TableError
 
@@ -93,7 +94,8 @@ class Worker:
                 indexes=self.indexes,
             )
             result = self.runners[due.task](call)
-            return result, table.refresh().state.head_id(self.options.target)
+            reload_after(table, f"{due.task} is done")
+            return result, table.state.head_id(self.options.target)
 
         found = self._guarded(work, f"{due.task} {each.name}")
         result, snapshot_id = (found, None) if isinstance(found, _Failure) else found

@@ -74,14 +74,13 @@ from resolver.trim import follower_of, trim_idle
 from resolver.unfilled_rows import put_aside
 from resolver.vector_tasks import write_groups
 from resolver.vector_writer import VectorWriter
+from tableformat.after_commit import after_commit
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.engine import CommitResult, TableChangeset, commit
 from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
-    CorruptDataError,
     InvalidInputError,
-    StoreUnavailableError,
     TableError,
     UnsupportedError,
 )
@@ -398,7 +397,8 @@ class Cycle:
             if error.files_safe_to_delete:
                 self.discard()
             raise
-        return self.finish(written, result, attempts)
+        with after_commit(f"published as {result.snapshot.snapshot_id}"):
+            return self.finish(written, result, attempts)
 
     def write(self, computed: Computed) -> Written:
         """Step 5. What an earlier call has written and is the same is not written again."""
@@ -571,7 +571,7 @@ class Cycle:
                 snapshot_id=snapshot.snapshot_id, sequence_number=snapshot.sequence_number or 0
             )
             index.apply(prepared, binding)
-        except (StoreUnavailableError, CorruptDataError) as error:
+        except TableError as error:
             logger.warning(
                 "%s: published %d, but the index stays behind: %s",
                 match.state.name,

@@ -49,6 +49,7 @@ from resolver.open_indexes import OpenIndexes
 from resolver.report import ResolveReport
 from resolver.secondary import maintain_indexes
 from tableformat import InvalidInputError, Table
+from tableformat.after_commit import after_commit, reload_after
 from tableformat.catalog.base import TableState
 from tableformat.cdc.cuts import load_all
 from tableformat.commit.engine import CommitResult, TableChangeset, commit_group
@@ -279,10 +280,10 @@ class Group:
             if self.environment.catalog.commits_groups:
                 reports = self._publish_at_once(members, at_once)
             else:
-                reports = [self._publish_alone(each) for each in members]
-            for each in members:
-                each.table.refresh()
-                maintain_indexes(self.environment, each.table.state, self.options.target)
+                reports = self._publish_one_by_one(members)
+            for each, report in zip(members, reports, strict=True):
+                if reload_after(each.table, report.done):
+                    maintain_indexes(self.environment, each.table.state, self.options.target)
             return reports
 
     def _compute_all(
@@ -334,7 +335,10 @@ class Group:
 
         def finish(published: tuple[_Member, CommitResult]) -> ResolveReport:
             member, result = published
-            return member.cycle.finish(member.write(), result, attempts)
+            with after_commit(
+                f"the cut is published, {member.table.name} as {result.snapshot.snapshot_id}"
+            ):
+                return member.cycle.finish(member.write(), result, attempts)
 
         return runtime.each(finish, list(zip(members, results, strict=True)), at_once=at_once)
 
@@ -363,6 +367,14 @@ class Group:
             for each, state in zip(members, states, strict=True):
                 with error_context(table=each.table.name):
                     each.follow(state, self.options.target)
+
+    def _publish_one_by_one(self, members: Iterable[_Member]) -> list[ResolveReport]:
+        reports: list[ResolveReport] = []
+        for each in members:
+            done = [f"{report.table} {report.done}" for report in reports]
+            with after_commit(f"of the cut {', '.join(done)}") if done else nullcontext():
+                reports.append(self._publish_alone(each))
+        return reports
 
     def _publish_alone(self, member: _Member) -> ResolveReport:
         with error_context(table=member.table.name):

@@ -34,6 +34,7 @@ from resolver.shared_keeper import (
 )
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
+from tableformat.after_commit import after_commit, reload_after
 from tableformat.catalog.base import TableState
 from tableformat.commit.request import check_writable
 from tableformat.spec.names import LOAD, MAIN_BRANCH, STAGING_BRANCH
@@ -159,15 +160,16 @@ def resolve(
         closing(keeper),
     ):
         report = _run(table, options, lease, keeper, workers.engine)
-        maintain_indexes(
-            table.environment,
-            table.state,
-            target,
-            rebuild=rebuild_index,
-            progress=progress,
-        )
+        if not is_changed(report) or reload_after(table, report.done):
+            maintain_indexes(
+                table.environment,
+                table.state,
+                target,
+                rebuild=rebuild_index,
+                progress=progress,
+            )
     if given is not table:
-        given.refresh()
+        reload_after(given, report.done)
     return report
 
 
@@ -259,10 +261,12 @@ def _run(
 ) -> ResolveReport:
     options = replace(options, fence=lambda: fence_of(lease))
     convert_left_deletes(table, options, keeper, engine)
-    report = Cycle(table.environment, table.identifier, options, keeper, engine).run(table.state)
-    if report.staged_snapshots or report.trimmed:
-        table.refresh()
-    return report
+    return Cycle(table.environment, table.identifier, options, keeper, engine).run(table.state)
+
+
+def is_changed(report: ResolveReport) -> bool:
+    """Whether a cycle has committed anything."""
+    return bool(report.staged_snapshots or report.trimmed)
 
 
 def convert_left_deletes(
@@ -273,8 +277,9 @@ def convert_left_deletes(
     if options.is_in_place or not live_files(table.environment, head).equality_deletes:
         return
     own = CycleOptions(staging=options.target, target=options.target, fence=options.fence)
-    Cycle(table.environment, table.identifier, own, keeper, engine).run(table.state)
-    table.refresh()
+    report = Cycle(table.environment, table.identifier, own, keeper, engine).run(table.state)
+    with after_commit(f"equality deletes on {options.target}: {report.done}"):
+        table.refresh()
 
 
 def is_held_by_load(state: TableState, target: str) -> bool:

@@ -40,20 +40,17 @@ def unpublished_snapshots(
         known: Ids of snapshots to leave out.
     """
     done = published_number(state.metadata, state.head_id(target), staging=staging) or 0
-    newer = [
-        each
-        for each in state.metadata.snapshots
-        if (each.sequence_number or 0) > done and committed_to(each) in (None, staging)
-    ]
+    newer = [each for each in _newer(state, done) if committed_to(each) in (None, staging)]
     if all(each.snapshot_id in known for each in newer):
         return []
     on_target = _ids_above(branch_history(state, target), done)
+    newer = [each for each in newer if each.snapshot_id not in on_target]
+    if all(each.snapshot_id in known for each in newer):
+        return []
     was_main = {each.snapshot_id for each in state.metadata.snapshot_log}
     staged = {cursor_of(state, target)} - {None}
     found: list[int] = []
     for each in sorted(newer, key=lambda each: each.sequence_number or 0):
-        if each.snapshot_id in on_target:
-            continue
         stands_on = each.parent_snapshot_id in staged and each.snapshot_id not in was_main
         if committed_to(each) == staging or stands_on:
             staged.add(each.snapshot_id)
@@ -106,6 +103,22 @@ def _warn(name: str, staging: str, lost: tuple[int, ...]) -> None:
         name,
         lost[-1],
     )
+
+
+def _newer(state: TableState, number: int) -> list[Snapshot]:
+    """All snapshots with a higher sequence number, in any order.
+
+    Each number is taken once, so there are at most as many as numbers. New ones are listed last: of
+    20,000 old ones, nearly none is looked at.
+    """
+    found: list[Snapshot] = []
+    most = getattr(state.metadata, "last_sequence_number", 0) - number
+    for each in reversed(state.metadata.snapshots):
+        if len(found) >= most:
+            break
+        if (each.sequence_number or 0) > number:
+            found.append(each)
+    return found
 
 
 def _ids_above(history: Iterable[Snapshot], number: int) -> set[int]:

@@ -67,6 +67,13 @@ class ResolveReport:
     def _repr_html_(self) -> str:
         return fields_html(self.describe(), self.to_dict().items())
 
+    @property
+    def done(self) -> str:
+        """What was committed, in short."""
+        if self.staged_snapshots:
+            return f"published as {self.target_snapshot_id}"
+        return "staging has followed its target" if self.trimmed else "nothing to resolve"
+
     def describe(self) -> str:
         """One line for people."""
         if not self.staged_snapshots:

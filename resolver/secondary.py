@@ -117,9 +117,8 @@ def maintain_indexes(
     """
     declared = secondary_indexes(state.metadata)
     built: list[IndexBuild] = []
-    live = live_files(environment, state.head(target)) if declared else None
     for index in declared.values():
-        if index.dropped or live is None:
+        if index.dropped:
             logger.warning("%s: index %s has lost a column; drop it", state.name, index.name)
             continue
         try:
@@ -127,7 +126,7 @@ def maintain_indexes(
                 _bring_to_head(
                     environment,
                     state,
-                    live,
+                    live_files(environment, state.head(target)),
                     target=target,
                     name=index.name,
                     field_ids=index.field_ids,

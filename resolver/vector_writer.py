@@ -7,7 +7,7 @@ v2 table they are position delete files, of which each holds what goes into one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from tableformat.codec.puffin.dv_file import DeletionVector
 from tableformat.environment import Environment
+from tableformat.errors import TableError
 from tableformat.spec.data_file import DataFile
 from tableformat.write.position_deletes import DeletedInFiles
 from tableformat.write.row_deletes import deletes_written_together, write_row_deletes
@@ -58,10 +59,14 @@ class VectorWriter:
         runtime.fail_point("resolve.after_dv_write")
 
     def delete_unused(self, used: Iterable[DataFile] = ()) -> None:
-        """Remove the files that nothing in `used` lies in. Only after a known outcome."""
+        """Remove the files that nothing in `used` lies in. Only after a known outcome.
+
+        Best effort: what stays is for orphan removal.
+        """
         unused = self._locations - {file.file_path for file in used}
         if unused:
-            self.environment.store.delete(sorted(unused))
+            with suppress(TableError):
+                self.environment.store.delete(sorted(unused))
         self._locations -= unused
         self._written = {
             key: (group, files)

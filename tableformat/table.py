@@ -14,6 +14,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.spec import UpdateSpec
 
 from tableformat import table_key
+from tableformat.after_commit import reload_after
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.changelog.changes import new_changes
@@ -304,7 +305,11 @@ class Table:
             branch=branch,
             batch=batch,
         )
-        self.refresh()
+        commit = result.commit
+        staged = (
+            "nothing to stage" if commit is None else f"staged as {commit.snapshot.snapshot_id}"
+        )
+        reload_after(self, staged)
         return result
 
     def write_stream(

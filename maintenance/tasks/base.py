@@ -23,6 +23,7 @@ from resolver.maintenance_lock import (
     task_lock_name,
 )
 from tableformat import Environment, Table
+from tableformat.after_commit import reload_after
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
 from tableformat.commit.request import check_writable
@@ -250,7 +251,7 @@ def _run(
             run.prove = partial(manager.renew, kept.lease)
         run.refresh()
         yield run
-    run.refresh()
+    reload_after(table, f"{name} is done")
 
 
 def check_branch(state: TableState, branch: str, *, task: str) -> None:

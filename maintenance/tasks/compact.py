@@ -104,7 +104,13 @@ class _Compaction:
                 self._count_removed(group)
             return self._report(engine, groups)
         environment.runtime.fail_point("compact.after_plan")
-        self._rewrite(groups, jobs)
+        try:
+            self._rewrite(groups, jobs)
+        except TableError as error:
+            if self.commits:
+                committed = ", ".join(map(str, self.commits))
+                error.message = f"compacted in part as {committed}, but then: {error.message}"
+            raise
         return self._report(engine, groups)
 
     def _plan(self, state: TableState, head: Snapshot) -> ScanPlan:

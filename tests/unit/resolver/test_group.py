@@ -552,3 +552,38 @@ def test_staging_of_a_table_that_is_moved_meanwhile_is_planned_again_for_the_who
     assert (report.cut, first) == (f"bank/{second}", second - 1)
     assert world.shows(second)
     assert f"bank/{given_up}" in world.resolve().waits_for
+
+
+def test_cut_whose_tables_cannot_be_loaded_again_is_reported(world, monkeypatch, caplog):
+    last = world.batch(A, B)
+    catalog = world.catalog.environment.catalog
+    real = catalog.load_table
+
+    def refuse(_: object) -> None:
+        raise StoreUnavailableError("no answer")
+
+    def deafen(_: str) -> None:
+        world.points.armed.clear()
+        monkeypatch.setattr(catalog, "load_table", refuse)
+
+    world.points.armed["commit.after_swap"] = deafen
+    report = world.resolve()
+    monkeypatch.setattr(catalog, "load_table", real)
+    assert (report.cut, len(report.tables)) == (f"bank/{last}", 2)
+    assert caplog.text.count("but the table could not be loaded again: no answer") == 2
+    assert world.shows(last)
+
+
+def test_cut_that_stops_after_a_table_says_which_are_published(world, no_groups):
+    world.batch(A, B)
+
+    def fail(_: str) -> None:
+        world.points.armed["resolve.after_dv_write"] = stop
+
+    def stop(_: str) -> None:
+        world.points.armed.clear()
+        raise StoreUnavailableError("no answer")
+
+    world.points.armed["group.between_tables"] = fail
+    with pytest.raises(StoreUnavailableError, match=rf"of the cut {A} published as \d+, but then"):
+        world.resolve()
