@@ -82,7 +82,7 @@ def test_seeds_in_which_staging_is_dropped_and_moved_hold_every_invariant(rewrit
     results = [run_seed(each, steps=STEPS, moves=True, rewrites=rewrites) for each in seeds]
     assert {result.seed: result.violation for result in results if result.violation} == {}
     assert sum(result.outcomes["staged and given up"] for result in results) > 30
-    assert sum(result.publishes for result in results) > 30
+    assert sum(result.publishes for result in results) > 12
 
 
 @pytest.mark.parametrize(("seed", "steps"), FAILED_ONCE)
