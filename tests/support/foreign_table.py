@@ -179,6 +179,8 @@ class ForeignCommit:
     removed: list[Entry] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)  # manifests to write anew, whatever they hold
     parent_branch: str | None = None  # where a branch that is not there yet begins
+    is_loose: bool = False  # on top of the branch, which does not move
+    is_terse: bool = False  # the summary counts nothing
 
     def add(
         self, like: Entry, file: Mapping[str, Any], *, sequence_number: int | None = None
@@ -221,7 +223,11 @@ class ForeignCommit:
             "sequence-number": number,
             "timestamp-ms": max(self.now_ms, metadata["last-updated-ms"] + 1),
             "manifest-list": path,
-            "summary": {"operation": self.operation, **self.summary, **self._totals(parent)},
+            "summary": {
+                "operation": self.operation,
+                **self.summary,
+                **({} if self.is_terse else self._totals(parent)),
+            },
             "schema-id": metadata["current-schema-id"],
         }
         if first_row_id is not None and next_row_id is not None:
@@ -229,9 +235,8 @@ class ForeignCommit:
             metadata["next-row-id"] = next_row_id
         metadata["snapshots"].append(snapshot)
         metadata["last-sequence-number"] = number
-        return write_metadata(
-            put, self.table, metadata, self.now_ms, {self.branch: self.snapshot_id}
-        )
+        moved = {} if self.is_loose else {self.branch: self.snapshot_id}
+        return write_metadata(put, self.table, metadata, self.now_ms, moved)
 
     def _manifests(
         self, put: Put, number: int, next_row_id: int | None

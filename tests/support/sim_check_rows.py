@@ -43,6 +43,11 @@ class RowChecks(History):
         if operation.kind == "publish":
             yield from self._published(parent, snapshot, schema)
             return
+        if operation.kind == "append" and operation.bound is not None:
+            written, rows = operation.bound
+            more = Counter(moved(row, written, schema) for row in rows)
+            yield MainState(before + more, parent.published, schema)
+            return
         for bound in self.schemas.since(operation.since):
             rows = operation.rows_under(bound)
             if rows is None:

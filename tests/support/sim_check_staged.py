@@ -22,7 +22,9 @@ class StagedChecks(History):
         self, metadata: dict[str, Any], snapshot: dict[str, Any], operation: Operation
     ) -> None:
         """Staged rows are what was asked for, under a schema that the writer may have met."""
-        checked = check_snapshot(self.read, metadata, snapshot, repeated=self.repeated)
+        checked = check_snapshot(
+            self.read, metadata, snapshot, repeated=self.repeated, has_totals=False
+        )
         known = self.schemas.by_schema_id[snapshot["schema-id"]]
         before = self._vectors_before(metadata, checked)
         staged = read_staged(
@@ -101,7 +103,7 @@ class StagedChecks(History):
         parent_id = checked.snapshot["parent-snapshot-id"]
         parent = next(s for s in metadata["snapshots"] if s["snapshot-id"] == parent_id)
         return self.files.view(
-            check_snapshot(self.read, metadata, parent, repeated=self.repeated),
+            check_snapshot(self.read, metadata, parent, repeated=self.repeated, has_totals=False),
             metadata,
             self.schemas.by_schema_id[parent["schema-id"]],
         )

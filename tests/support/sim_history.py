@@ -276,4 +276,6 @@ class History:
 
     def view(self, metadata: dict[str, Any], snapshot: dict[str, Any], schema: TableSchema) -> View:
         """A snapshot's rows, after a check of its files."""
-        return self.files.view(check_snapshot(self.read, metadata, snapshot), metadata, schema)
+        return self.files.view(
+            check_snapshot(self.read, metadata, snapshot, has_totals=False), metadata, schema
+        )

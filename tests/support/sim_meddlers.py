@@ -33,10 +33,12 @@ from tests.support.foreign_table import (
 from tests.support.sim_draw import ARROW, as_table
 from tests.support.sim_files import View, is_of, spec_of
 from tests.support.sim_housekeepers import fork, switch, tidy, undo
+from tests.support.sim_main_tools import audit, change_main
 from tests.support.sim_movers import MOVER, move_staging
 from tests.support.sim_operation import Operation
 from tests.support.sim_schema import AMOUNT, ID, Row, TableSchema, moved, read_schema
 from tests.support.sim_seams import SimPointers
+from tests.support.sim_settings_tools import prune, tag
 from tests.support.sim_upserts import upsert
 from tests.support.sim_world import Actor
 from tests.support.table_checker import check_snapshot
@@ -70,18 +72,22 @@ class Meddlers:
         self.bodies: Mapping[str, Callable[[Actor], None]] = {
             "adder": self.add,
             "ager": self.age,
+            "auditor": partial(audit, self),
             "cdc": self.stage_elsewhere,
             "copier": self.copy,
             "foreign-compactor": self.compact,
             "foreign-expirer": self.expire,
             "forker": partial(fork, self),
             "forwarder": self.forward,
+            "main-row-level": partial(change_main, self),
             MOVER: partial(move_staging, self),
             "picker": self.pick,
+            "pruner": partial(prune, self),
             "retrier": self.stage_again,
             "row-level": self.change_staged_rows,
             "streamer": self.stream,
             "switcher": partial(switch, self),
+            "tagger": partial(tag, self),
             "tidier": partial(tidy, self),
             "undoer": partial(undo, self),
             "upserter": partial(upsert, self),
@@ -122,7 +128,14 @@ class Meddlers:
         snapshot_id = actor.new_runtime().ids.snapshot_id()
         now_ms = self.now_ms(actor)
         return ForeignCommit(
-            table, branch, operation, snapshot_id, now_ms, dict(summary), parent_branch="main"
+            table,
+            branch,
+            operation,
+            snapshot_id,
+            now_ms,
+            dict(summary),
+            parent_branch="main",
+            is_terse=snapshot_id % 3 == 0,
         )
 
     def land(self, actor: Actor, commit: ForeignCommit) -> None:
@@ -134,7 +147,7 @@ class Meddlers:
     def view(self, table: ForeignTable, snapshot: dict[str, Any]) -> View:
         """The rows of a snapshot, under the current schema."""
         checked = check_snapshot(
-            table.read, table.metadata, snapshot, repeated=self.oracle.repeated
+            table.read, table.metadata, snapshot, repeated=self.oracle.repeated, has_totals=False
         )
         return self.oracle.files.view(checked, table.metadata, self.schema(table))
 
@@ -593,12 +606,13 @@ class Meddlers:
         dead: set[int],
         row_id: int,
         rows: Sequence[Row],
+        branch: str = "staging",
     ) -> ForeignCommit:
         """One vector per file: with the positions of the one before it, and of position deletes,
         which readers leave out beside a vector; and with those of dead rows, as of a tool that
         turns equality deletes into vectors.
         """
-        commit, (path, position) = self.commit(actor, table, "staging", "overwrite"), place
+        commit, (path, position) = self.commit(actor, table, branch, "overwrite"), place
         entries = table.entries(head)
         file = next(e for e in entries if e.path == path)
         positions = {position} | dead

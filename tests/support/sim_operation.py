@@ -37,7 +37,7 @@ class Operation:
 
     actor: str
     # stage | append | upsert | publish | statement | rewrite | rollback | expire | clean | evolve |
-    # pick | forward
+    # pick | forward | set | loose
     kind: str
     rows: tuple[Row, ...] = ()
     keys: frozenset[int] = frozenset()
@@ -57,7 +57,7 @@ class Operation:
     is_lossy: bool = False  # a rewrite that gives new row ids
     epoch: tuple[str, int] | None = None  # of a stream's batch: its query, its number
     again: tuple[str, ...] = ()  # data files that it stages though they are staged already
-    source: int | None = None  # the staged snapshot that is picked
+    source: int | None = None  # the snapshot that is picked
     paths: tuple[str, ...] = ()  # staged data files that are added
     copies: bool = False  # a stage that writes a data file anew, with what lives on
     empties: bool = False  # a stage that deletes all rows from before it

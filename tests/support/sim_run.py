@@ -139,7 +139,9 @@ def run_seed(
 
 
 def _housekeepers(seed: int) -> tuple[str, ...]:
-    names = ("forker", "switcher", "tidier", "undoer")
+    names = (
+        "auditor", "forker", "main-row-level", "pruner", "switcher", "tagger", "tidier", "undoer"
+    )  # fmt: skip
     return tuple(n for n in names if random.Random(f"{seed}/{n}").random() < HOUSEKEEPING)
 
 

@@ -165,7 +165,7 @@ class SimTable:
             self.world.log(f"{actor.name} refused: {error}")
             self.oracle.settle(operation, "InvalidInputError")
         except AlreadyExistsError:
-            if operation.kind != "pick":
+            if operation.source is None:
                 raise
             self.oracle.settle(operation, "AlreadyExistsError")
         except (Crash, Halt):

@@ -27,7 +27,9 @@ MEDDLERS = (
 )  # fmt: skip
 
 
-ON_V2 = frozenset({"ager", "foreign-compactor", "foreign-expirer"})  # and without a staging branch
+ON_V2 = frozenset(
+    {"ager", "foreign-compactor", "foreign-expirer", "pruner", "tagger"}
+)  # and without a staging branch
 EXPIRERS = frozenset({"ager", "foreign-expirer"})
 
 
