@@ -180,7 +180,7 @@ class ForeignCommit:
     touched: set[str] = field(default_factory=set)  # manifests to write anew, whatever they hold
     parent_branch: str | None = None  # where a branch that is not there yet begins
     is_loose: bool = False  # on top of the branch, which does not move
-    is_terse: bool = False  # the summary counts nothing
+    is_terse: bool = False  # the summary counts nothing, but where the branch begins with it
 
     def add(
         self, like: Entry, file: Mapping[str, Any], *, sequence_number: int | None = None
@@ -226,7 +226,7 @@ class ForeignCommit:
             "summary": {
                 "operation": self.operation,
                 **self.summary,
-                **({} if self.is_terse else self._totals(parent)),
+                **({} if self.is_terse and parent is not None else self._totals(parent)),
             },
             "schema-id": metadata["current-schema-id"],
         }

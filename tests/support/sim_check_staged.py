@@ -12,7 +12,7 @@ from tests.support.sim_fold import Staged, read_staged
 from tests.support.sim_history import History
 from tests.support.sim_operation import Operation
 from tests.support.sim_world import Violation
-from tests.support.table_checker import CheckedSnapshot, check_snapshot
+from tests.support.table_checker import CheckedSnapshot
 
 
 class StagedChecks(History):
@@ -22,9 +22,7 @@ class StagedChecks(History):
         self, metadata: dict[str, Any], snapshot: dict[str, Any], operation: Operation
     ) -> None:
         """Staged rows are what was asked for, under a schema that the writer may have met."""
-        checked = check_snapshot(
-            self.read, metadata, snapshot, repeated=self.repeated, has_totals=False
-        )
+        checked = self.checked(metadata, snapshot, repeated=self.repeated)
         known = self.schemas.by_schema_id[snapshot["schema-id"]]
         before = self._vectors_before(metadata, checked)
         staged = read_staged(
@@ -103,7 +101,7 @@ class StagedChecks(History):
         parent_id = checked.snapshot["parent-snapshot-id"]
         parent = next(s for s in metadata["snapshots"] if s["snapshot-id"] == parent_id)
         return self.files.view(
-            check_snapshot(self.read, metadata, parent, repeated=self.repeated, has_totals=False),
+            self.checked(metadata, parent, repeated=self.repeated),
             metadata,
             self.schemas.by_schema_id[parent["schema-id"]],
         )

@@ -17,6 +17,7 @@ from tests.support.sim_schema import Row, TableSchema, moved
 from tests.support.table_checker import CheckedSnapshot, LiveFile
 
 _NOBODY = frozenset[str]()
+_NO_ROWS = frozenset[int]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,8 @@ def read_staged(
 
 def as_in_state(batch: Sequence[tuple[int, Staged]]) -> list[tuple[int, Staged]]:
     """Staged snapshots as the state of their branch shows them: of the vectors of a data
-    file the last one is there, and says nothing of when each row died."""
+    file the last one is there, and says nothing of when each row died. A row that a later delete
+    by key reaches before that may have died of either."""
     new = {file.path for _, each in batch for file in each.files}
     last = {
         dead.place[0]: order for order, each in batch for dead in (*each.places, *each.repeated)
@@ -338,7 +340,20 @@ def as_in_state(batch: Sequence[tuple[int, Staged]]) -> list[tuple[int, Staged]]
     for _, each in batch:
         for dead in each.places:
             places[last[dead.place[0]]].append(replace(dead, is_own=dead.place[0] in new))
-    return [(order, replace(each, places=tuple(places[order]))) for order, each in batch]
+    return [
+        (
+            order,
+            replace(
+                each,
+                places=tuple(places[order]),
+                files=tuple(
+                    file if last.get(file.path, order) == order else replace(file, dead=_NO_ROWS)
+                    for file in each.files
+                ),
+            ),
+        )
+        for order, each in batch
+    ]
 
 
 def in_other_schema(rows: Identities, old: TableSchema, new: TableSchema) -> Identities:

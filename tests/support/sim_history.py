@@ -6,7 +6,7 @@ Shares no code with icefold. The invariants are in `sim_check_*`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -16,7 +16,7 @@ from tests.support.sim_fold import Folded, Staged
 from tests.support.sim_operation import Operation
 from tests.support.sim_schema import COMPUTED, Row, SchemaHistory, TableSchema
 from tests.support.sim_world import World
-from tests.support.table_checker import Read, check_snapshot, read_metadata
+from tests.support.table_checker import CheckedSnapshot, Read, check_snapshot, read_metadata
 
 MARKER = "equality-convert-staging-snapshot"
 PUBLISH = "icefold.publish"
@@ -276,6 +276,19 @@ class History:
 
     def view(self, metadata: dict[str, Any], snapshot: dict[str, Any], schema: TableSchema) -> View:
         """A snapshot's rows, after a check of its files."""
-        return self.files.view(
-            check_snapshot(self.read, metadata, snapshot, has_totals=False), metadata, schema
+        return self.files.view(self.checked(metadata, snapshot), metadata, schema)
+
+    def checked(
+        self, metadata: dict[str, Any], snapshot: dict[str, Any], *, repeated: Collection[str] = ()
+    ) -> CheckedSnapshot:
+        """A snapshot's files, checked; `repeated`: those that may be listed twice.
+
+        Totals are right where they are given; icefold's go on from those of the parent.
+        """
+        parent = self.landed.get(snapshot.get("parent-snapshot-id", -1))
+        has_totals = not self.operation_of[snapshot["snapshot-id"]].is_foreign and (
+            parent is None or "total-records" in parent["summary"]
+        )
+        return check_snapshot(
+            self.read, metadata, snapshot, repeated=repeated, has_totals=has_totals
         )

@@ -32,7 +32,7 @@ from tests.support.sim_history import MARKER, PUBLISH, MainState
 from tests.support.sim_movers import see_move
 from tests.support.sim_operation import Operation
 from tests.support.sim_world import Violation
-from tests.support.table_checker import check_snapshot, read_metadata
+from tests.support.table_checker import read_metadata
 
 WRITES = frozenset({"stage", "append", "upsert"})
 
@@ -252,9 +252,7 @@ class Oracle(RowChecks, RowIdChecks, MarkerChecks, StagedChecks, ExpiryChecks, I
                 if view.found != state.rows:
                     raise different(snapshot, view.found, state.rows)
             else:
-                checked = check_snapshot(
-                    self.read, metadata, snapshot, repeated=self.repeated, has_totals=False
-                )
+                checked = self.checked(metadata, snapshot, repeated=self.repeated)
             for file in checked.live:
                 self.read(file.path)
 
