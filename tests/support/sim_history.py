@@ -285,7 +285,10 @@ class History:
 
         Totals are right where they are given; icefold's go on from those of the parent.
         """
-        parent = self.landed.get(snapshot.get("parent-snapshot-id", -1))
+        known = self.landed.get(
+            snapshot["snapshot-id"], snapshot
+        )  # expiry takes ids of parents away
+        parent = self.landed.get(known.get("parent-snapshot-id", -1))
         has_totals = not self.operation_of[snapshot["snapshot-id"]].is_foreign and (
             parent is None or "total-records" in parent["summary"]
         )
