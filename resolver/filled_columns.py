@@ -7,7 +7,7 @@ by page where few pages of a file are wanted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -32,6 +32,7 @@ from resolver.target_view import TargetView
 from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.rows import ParquetRows
 from tableformat.codec.puffin.deletion_vector import position_array
+from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.commit.branch_history import branch_history, check_rows_are_whole
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.integer_order import distinct, distinct_inverse, pair_order
@@ -211,7 +212,8 @@ def plan_fill(
     Raises:
         InvalidInputError: A row has no older one, and the table says that this is an error, or a
             required column has no default.
-        UnsupportedError: Another tool has brought rows to the target whose columns are missing.
+        UnsupportedError: Another tool has brought rows to the target whose columns are missing; or
+            the state of staging does not tell whether a row was there to be replaced.
         CorruptDataError: A file is damaged.
     """
     batch, none = matched.batch, np.empty(0, dtype=np.int64)
@@ -243,6 +245,9 @@ def plan_fill(
     else:
         _check_found(view, batch, partial, lost)
     count = len(ids.rows.key)  # the source that stands for the default
+    unsure = _replace_untold(view, batch, ids, partial + size, previous) & lives
+    if unsure.any():
+        raise _untold(view, batch, partial[unsure])
     source = {
         i: np.where(lacks[i], np.where(each == NOWHERE, count, each), STAYS)[lives]
         for i, each in found.items()
@@ -305,22 +310,79 @@ def _check_found(
         has_no_default = field.required and field.write_default is None
         if not rows.any() or not (fails or has_no_default):
             continue
-        first = partial[np.flatnonzero(rows)[:1]]
-        key_ids = tuple(sorted(schema.identifier_field_ids))
-        reader = ColumnReader(view.environment, view.metadata, key_ids)
-        files = [each.file for each in batch.files]
-        found = reader.read_rows(files, batch.rows.file[first], batch.rows.position[first])
-        key = zip(key_ids, reader.flat(found), strict=True)
         raise InvalidInputError(
             "a staged row leaves out a column and replaces no row that has it; "
             "nothing was published",
             table=view.state.name,
             column=field.name,
-            key={schema.find_column_name(i): values[0].as_py() for i, values in key},
+            key=_key_of(view, batch, partial[np.flatnonzero(rows)[0]]),
             rows=int(rows.sum()),
             action=f"stage the whole row, or set the table property {ON_MISSING_ROW} to "
             f"{'dead-letter' if has_no_default else 'null or dead-letter'}",
         )
+
+
+def _key_of(view: TargetView, batch: CycleInput, row: np.int64) -> dict[str | None, object]:
+    """The key of a staged row by column names."""
+    schema = view.metadata.schema()
+    key_ids = tuple(sorted(schema.identifier_field_ids))
+    reader = ColumnReader(view.environment, view.metadata, key_ids)
+    files = [each.file for each in batch.files]
+    first = np.array([row])
+    found = reader.read_rows(files, batch.rows.file[first], batch.rows.position[first])
+    key = zip(key_ids, reader.flat(found), strict=True)
+    return {schema.find_column_name(i): values[0].as_py() for i, values in key}
+
+
+def _replace_untold(
+    view: TargetView, batch: CycleInput, ids: BatchRowIds, partial: Int64s, previous: Int64s
+) -> Bools:
+    """Which partial rows go back to one that a vector deletes, where only its last version is left.
+
+    The log says whether an older version had deleted that row before it was replaced; the state of
+    staging does not.
+    """
+    is_unsure: Bools = np.zeros(len(partial), dtype=np.bool_)
+    dvs = [dv.data_file for e in batch.staged if e.replaced is None for dv in e.dvs]
+    if not dvs:
+        return is_unsure
+    place = np.full(len(ids.rows.key) + 1, NOWHERE, dtype=np.int64)
+    place[partial] = np.arange(len(partial), dtype=np.int64)
+    before = place[previous]
+    more = (previous != NOWHERE) & _in_vectors(view, batch, ids, dvs)[previous]
+    while not np.array_equal(more, is_unsure):
+        is_unsure = more
+        more = is_unsure | ((before != NOWHERE) & is_unsure[before])
+    return is_unsure
+
+
+def _in_vectors(
+    view: TargetView, batch: CycleInput, ids: BatchRowIds, dvs: Sequence[DataFile]
+) -> Bools:
+    """Which rows of the target and of the batch some vectors delete; shape `(rows,)`."""
+    vectors = read_deletion_vectors(view.environment.store, [(dv, None) for dv in dvs])
+    gone = {dv.referenced_data_file: each for dv, each in zip(dvs, vectors, strict=True)}
+    here, files = ids.replaced, enumerate(each.file for each in batch.files)
+    file = np.concatenate([-1 - here.file_id, batch.rows.file])  # two counts side by side
+    position = np.concatenate([here.position, batch.rows.position])
+    numbers = {-1 - number: each for number, each in here.files.items()} | dict(files)
+    found: Bools = np.zeros(len(file), dtype=np.bool_)
+    for number, each in numbers.items():
+        if each.file_path in gone:
+            rows = np.flatnonzero(file == number)
+            found[rows] = np.isin(position[rows], position_array(gone[each.file_path]))
+    return found
+
+
+def _untold(view: TargetView, batch: CycleInput, rows: Int64s) -> UnsupportedError:
+    return UnsupportedError(
+        "staged rows leave out columns of rows that a deletion vector deletes, too, and the log "
+        "that says which came first has expired; nothing was published",
+        table=view.state.name,
+        key=_key_of(view, batch, rows[0]),
+        rows=len(rows),
+        action="stage these rows whole",
+    )
 
 
 def _placed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import nullcontext
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Summary
 from pyiceberg.table.update import RemoveSnapshotsUpdate
@@ -488,3 +489,32 @@ def strip_own_properties(staged):
         if said.get(COMMITTED_TO) == "staging":
             left = {k: v for k, v in said.items() if k not in (COMMITTED_TO, STAGING_BASE)}
             vars(snapshot)["summary"] = Summary(snapshot.summary.operation, **left)
+
+
+def test_partial_row_behind_a_row_whose_death_only_the_log_told_is_refused_until_it_is_whole(
+    staged,
+):
+    """The last vector of a file does not say that an older one had deleted the row before."""
+    table = staged.table
+    table.set_properties({"icefold.on-missing-row": "null"})
+    table.stage(upserts=staged.rows((4, "eu", "a"), (5, "eu", "a")))
+    files = [each.entry.data_file for each in staged.tasks("staging")]
+    [file] = [each for each in files if each.record_count == 2]
+    staged.stage_vector(file, 0)
+    partial_row(staged, 4, "us")
+    [vector] = [each.dv for each in staged.tasks("staging") if each.dv]
+    staged.stage_vector(file, 0, 1, removed=[vector])
+    partial_row(staged, 4, "asia")  # goes back to it by way of the other one
+    forget_for_good(staged)
+    before = staged.published()
+    with pytest.raises(UnsupportedError, match=r"stage these rows whole") as refused:
+        resolve(table, from_staging_state=True)
+    assert refused.value.context["key"] == "{'id': 4}"
+    assert staged.published() == before
+    table.stage(upserts=staged.rows((4, "us", "whole")))
+    resolve(table, from_staging_state=True)
+    assert staged.published()[(4, "us", "whole")] == 1
+
+
+def partial_row(staged, key, region):
+    staged.table.stage(pa.table({"id": [key], "region": [region]}), columns="partial")
