@@ -440,12 +440,18 @@ def write_positions(
     put: Put, path: str, referenced: str, positions: Iterable[int]
 ) -> dict[str, Any]:
     """Write a position delete file, as v2 has them, for one data file; fields of its entry."""
-    dead = sorted(positions)
+    places = [(referenced, each) for each in positions]
+    return write_places(put, path, places) | {"referenced_data_file": referenced}
+
+
+def write_places(put: Put, path: str, places: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    """Write one for data files of one partition."""
+    dead = sorted(places)
     columns = [
-        (_field("file_path", "string", FILE_PATH, required=True), [referenced] * len(dead)),
-        (_field("pos", "long", POSITION, required=True), dead),
+        (_field("file_path", "string", FILE_PATH, required=True), [of for of, _ in dead]),
+        (_field("pos", "long", POSITION, required=True), [at for _, at in dead]),
     ]
-    return _write_parquet(put, path, POSITIONS, columns) | {"referenced_data_file": referenced}
+    return _write_parquet(put, path, POSITIONS, columns)
 
 
 def _write_parquet(

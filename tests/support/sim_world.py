@@ -28,8 +28,9 @@ MEDDLERS = (
 
 
 ON_V2 = frozenset(
-    {"ager", "foreign-compactor", "foreign-expirer", "pruner", "tagger"}
+    {"ager", "foreign-compactor", "foreign-expirer", "main-row-level", "pruner", "tagger"}
 )  # and without a staging branch
+OF_ONE_FORMAT = frozenset({"foreign-compactor", "main-row-level"})  # not where it is upgraded
 EXPIRERS = frozenset({"ager", "foreign-expirer"})
 
 
@@ -129,7 +130,7 @@ class Profile:
             meddlers=tuple(
                 each
                 for each in self.meddlers
-                if each in ON_V2 and not (upgrades and each == "foreign-compactor")
+                if each in ON_V2 and not (upgrades and each in OF_ONE_FORMAT)
             ),
             keeps_row_ids=False,
             upgrades=upgrades,
