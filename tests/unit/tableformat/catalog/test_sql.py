@@ -17,6 +17,7 @@ from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from tableformat.backend import open_backend
+from tableformat.catalog import sql
 from tableformat.catalog.keyed import real_catalog
 from tableformat.catalog.sql import SqlCatalog, SqlPointers, _translate
 from tableformat.environment import Environment
@@ -417,4 +418,24 @@ def test_postgres_url_without_driver_takes_the_installed_one(tmp_path: Path) -> 
             query = text("SELECT table_name FROM iceberg_tables WHERE catalog_name = :name")
             assert connection.execute(query, {"name": tmp_path.name}).scalar() == "orders"
     finally:
+        engine.dispose()
+
+
+def test_database_whose_journal_cannot_be_switched_now_is_used_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite does not wait for other connections there as it does elsewhere."""
+    monkeypatch.setattr(sql, "BUSY_TIMEOUT_MS", 50)
+    theirs(tmp_path)  # makes the tables, without a log beside the file
+    with closing(sqlite3.connect(tmp_path / "icefold.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM iceberg_tables").fetchall()
+        engine = sql._open_engine(make_url(f"sqlite:///{tmp_path}/icefold.db"))
+        sql._create_tables(engine)
+        with engine.connect() as connection:
+            assert connection.execute(text("PRAGMA journal_mode")).scalar() == "delete"
+        reader.execute("COMMIT")
+        sql._create_tables(engine)
+        with engine.connect() as connection:
+            assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
         engine.dispose()
