@@ -1,7 +1,7 @@
 """NumPy's sorts on AMD's Zen 4, where those with AVX-512 take five times as long as with AVX2.
 
 100,000 integers take 3.7 ms and 0.7 ms. A cycle of a million upserts, much of which is sorts, takes
-a third of its processor time less (`docs/scale.md`). NumPy chooses when it is imported, by a
+a fifth of its processor time less (`docs/scale.md`). NumPy chooses when it is imported, by a
 variable of the environment; so this comes before that, and only in processes of our own.
 """
 
