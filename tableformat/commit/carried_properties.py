@@ -109,7 +109,7 @@ def load_carried(
         summary = summary_of(snapshot)
         passed.append(summary)
         if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
-            number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
+            number = _marker_number(by_id, summary)
         if forwarded_to is None:
             forwarded_to = _forwarded_to(snapshot)
             others += [snapshot] if COMMITTED_TO not in summary else []
@@ -127,6 +127,14 @@ def load_carried(
         tokens=tokens,
         writers=writer_properties(reversed(passed)),
     )
+
+
+def _marker_number(by_id: Mapping[int, Snapshot], summary: Mapping[str, str]) -> int | None:
+    """Flink's converter writes the marker alone: then only the staged snapshot knows its number."""
+    marked = by_id.get(parse_decimal(summary[STAGING_MARKER]) or 0)
+    if marked is not None:
+        return marked.sequence_number
+    return parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
 
 
 def _last_staged(
@@ -198,8 +206,7 @@ def published_number(metadata: TableMetadata, head_id: int | None, *, staging: s
     forwarded = number if branch == staging else None
     if carried.marker is None:
         return 0 if forwarded is None and carried.is_whole else forwarded
-    marked = by_id.get(parse_decimal(carried.marker) or 0)
-    number = carried.marker_sequence_number if marked is None else marked.sequence_number
+    number = carried.marker_sequence_number
     return None if number is None else max(number, forwarded or 0)
 
 

@@ -578,6 +578,18 @@ def test_tags_and_branches_without_staged_changes_are_no_staging_branches(table)
     assert staging_of(table) == {}
 
 
+def test_branch_begun_on_a_publish_that_main_lost_and_repeated_is_no_staging_branch(table):
+    """As Flink's converter publishes: the marker alone, which says no sequence number."""
+    base = table.add("x")
+    staged = stage(table, "s", "cdc")
+    table.add("p", summary={STAGING_MARKER: str(staged)})
+    create_branch(table.environment, IDENTIFIER, "dev")
+    rollback(table.environment, IDENTIFIER, snapshot_id=base)
+    assert set(staging_of(table)) == {"cdc", "dev"}  # what `dev` covers waits again
+    table.add("p2", summary={STAGING_MARKER: str(staged)})
+    assert set(staging_of(table)) == {"cdc"}
+
+
 def test_own_retention_of_staging_counts_above_the_target_only(table):
     ids = [table.add(f"f{n}") for n in range(4)]
     create_branch(
