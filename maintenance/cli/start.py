@@ -6,6 +6,7 @@ configuration in it: a file that cannot be read would be told by a traceback, to
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -21,12 +22,26 @@ _READ_BY_IMPORT = "manifest-cache-size"  # PyIceberg's setting
 
 def main() -> None:
     """Entry point of the `icefold` script."""
-    with _signals_end_it():
+    with _signals_end_it(), _nothing_collected():
         choose_sort_instructions()
         _check_folder()
         _check_configuration()
         from maintenance.cli.main import main as command_line
     command_line()
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """What an import makes stays: to look for garbage in it takes a sixth of the import's time.
+
+    It would cost a process that stays another 0.1 s at each full collection.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager
