@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support import goals, guard
+from tests.support.memory_disk import memory_disk
 from tests.support.spark_archive import spark_options
 
 COUNTED = pytest.StashKey[goals.Counts]()
@@ -21,6 +23,8 @@ FOLDER = Path(__file__).parent
 QUICK = "quick"
 QUICK_FOLDERS = frozenset({"unit", "property"})
 os.environ.update(spark_options())  # commands that a test runs inherit them
+if folder := memory_disk():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))  # of `tmp_path`, in all workers
 NOT_QUICK = ("spark", "interop", "services", "slow", "long")
 
 
@@ -43,6 +47,13 @@ def pytest_collection():
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Files of failed tests stay to be looked at, until the next run; others would fill memory."""
+    if exitstatus == 0 and not hasattr(session.config, "workerinput"):
+        shutil.rmtree(session.config._tmp_path_factory.getbasetemp(), ignore_errors=True)
 
 
 class _Collector:

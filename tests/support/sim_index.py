@@ -15,9 +15,9 @@ from resolver.index.build import _Build
 from resolver.index.local import LocalIndex
 from resolver.index_keeper import LocalIndexKeeper, TargetHead
 from tableformat.codec.avro import manifest_notes
+from tests.support.memory_disk import memory_disk
 from tests.support.sim_seams import MemoryIndexKeeper
 
-MEMORY_DISK = Path("/dev/shm")  # where there is one, syncing costs nothing
 TINY = {
     (run_format, "BLOCK_ENTRIES_MAX"): 8,
     (shard_map, "ROWS_PER_SHARD_MIN"): 1,
@@ -56,8 +56,7 @@ def index_folders() -> Iterator[Path]:
     def in_turn(_: _Build, tasks: Iterator[Callable[[], Any]]) -> list[Any]:
         return [task() for task in tasks]
 
-    root = MEMORY_DISK if MEMORY_DISK.is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="icefold-sim-", dir=root))
+    folder = Path(tempfile.mkdtemp(prefix="icefold-sim-", dir=memory_disk()))
     try:
         with ExitStack() as patched:
             for (module, name), value in TINY.items():
