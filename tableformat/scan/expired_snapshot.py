@@ -31,15 +31,16 @@ def telling_expiry(
     try:
         yield
     except NotFoundError as error:
-        why = _why_gone(environment, state, snapshots)
-        if "location" not in error.context or why is None:
+        location = error.context.get("location")
+        why = None if location is None else _why_gone(environment, state, snapshots)
+        if why is None:
             raise
         told = NotFoundError(
             f"{why} while it was read: {error.message}",
             action="load the table again and read what it holds now; keep snapshots for as long as "
             "the longest read takes (history.expire.max-snapshot-age-ms), or tag what is read",
             table=state.name,
-            location=error.context["location"],
+            location=location,
         )
         told.retry = Retry.AFTER_REPLAN
         raise told from error
