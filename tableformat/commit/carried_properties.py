@@ -9,8 +9,8 @@ one (docs/design/0003). Other writers do not repeat anything; so the walk back p
 their snapshots, and ends at the first own one.
 
 A staging commit repeats fence tokens and the last batch of each query. It repeats no marker: both
-the Flink converter and the resolver skip a staged snapshot that carries one. It therefore does not
-end the walk either. It says what the branch stands on, so that the staged changes can be told from
+the Flink converter and the resolver skip a staged snapshot that carries one. It therefore ends the
+walk for another one alone. It says what the branch stands on, so that the staged changes can be told from
 the branch's state alone once its log has expired.
 """
 
@@ -90,12 +90,16 @@ def load_carried(
     head_id: int | None,
     metadata: TableMetadata | None = None,
     staging: str | None = None,
+    *,
+    is_staged: bool = False,
 ) -> Carried:
     """Read the summaries from `head_id` back to the newest own commit.
 
     With `metadata`, what other tools staged counts as what the branch was fast-forwarded to: that
     are their commits which the staging branch has as well, and which were not made to `main`.
-    `staging`: that branch, where no commit tells it.
+    `staging`: that branch, where no commit tells it. `is_staged`: for a commit that is staged,
+    which repeats fence tokens and batches: the walk ends at a staged commit of icefold, which has
+    done so, however many wait below it.
     """
     marker: str | None = None
     number: int | None = None
@@ -115,7 +119,7 @@ def load_carried(
             others += [snapshot] if COMMITTED_TO not in summary else []
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
-        if CARRIED in summary:
+        if CARRIED in summary or (is_staged and STAGING_BASE in summary):
             is_whole = True
             break
     branch = forwarded_to[1] if forwarded_to else staging or _staging_of(by_id, marker)

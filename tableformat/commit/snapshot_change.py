@@ -92,11 +92,13 @@ class SnapshotChange:
         if changeset.strict_head:
             _check_head(changeset, state, parent_id)
         _check_staged(changeset, state)
-        carried = load_carried(snapshots_by_id(metadata), parent_id, metadata)
+        is_staged = not carries_marker(changeset)
+        by_id = snapshots_by_id(metadata)
+        carried = load_carried(by_id, parent_id, metadata, is_staged=is_staged)
         check_fence(changeset.fence, carried, branch=changeset.branch)
         _check_no_load(changeset, state)
         check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)
-        stands_on = {} if carries_marker(changeset) else self._staging_base(state, parent_id)
+        stands_on = self._staging_base(state, parent_id) if is_staged else {}
         extra = {
             **carried_properties(carried, changeset),
             **stands_on,

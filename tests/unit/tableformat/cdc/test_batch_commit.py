@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -13,8 +14,14 @@ from tableformat.cdc.batch_commit import (
     commit_batch,
     committed_batch,
 )
-from tableformat.commit.carried_properties import OTHER_QUERIES_MAX, writer_properties
-from tableformat.commit.changeset import CommitKind
+from tableformat.commit import carried_properties
+from tableformat.commit.branch_history import snapshots_by_id, walk_back
+from tableformat.commit.carried_properties import (
+    OTHER_QUERIES_MAX,
+    load_carried,
+    writer_properties,
+)
+from tableformat.commit.changeset import Changeset, CommitKind, Fence
 from tableformat.commit.engine import CommitResult
 from tableformat.commit.refs import replace_branch
 from tableformat.errors import (
@@ -25,6 +32,7 @@ from tableformat.errors import (
     InvalidInputError,
 )
 from tableformat.spec.names import BATCH_ID, OTHER_QUERY_BATCH, QUERY_ID
+from tests.support.another_tool import another_tool
 from tests.support.commit_tables import IDENTIFIER, CommitTable
 
 
@@ -122,6 +130,57 @@ def test_what_an_older_staged_commit_says_of_a_query_takes_nothing_back(now) -> 
     found = batch_in(later, "a", 1)
     assert found is not None
     assert found.number == 9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_staged_commit_repeats_what_the_whole_history_says(seed: int) -> None:
+    """Of fences and queries, by whichever writers; it looks no further than the newest one."""
+    table, rng = CommitTable(), random.Random(seed)
+    table.append(table.data("base"), fence=Fence("base", 1))
+    to_come = Changeset(kind=CommitKind.APPEND, branch="staging", carry_marker=False)
+    for step in range(40):
+        data = table.data(f"s{step}")
+        match rng.randrange(6):
+            case 0 | 1 | 2:
+                write(table, step, query=rng.choice("abc"))
+            case 3:
+                fence = Fence(rng.choice(["f", "g"]), step)
+                table.append(data, branch="staging", carry_marker=False, fence=fence)
+            case 4:
+                table.append(data, branch="staging", carry_marker=False)
+            case 5:
+                with another_tool(table.environment):
+                    summary = {QUERY_ID: rng.choice("abc"), BATCH_ID: str(step)}
+                    table.append(data, branch="staging", carry_marker=False, summary=summary)
+        metadata, head = table.state.metadata, table.head("staging")
+        said = [
+            carried_properties.carried_properties(
+                load_carried(snapshots_by_id(metadata), head, metadata, is_staged=is_staged),
+                to_come,
+            )
+            for is_staged in (False, True)
+        ]
+        assert said[0] == said[1]
+        assert len(said[0]) >= 1
+
+
+def test_staged_commit_takes_no_longer_the_more_of_them_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def walk(*args: Any) -> Any:
+        for snapshot in walk_back(*args):
+            seen.append(snapshot.snapshot_id)
+            yield snapshot
+
+    table = CommitTable()
+    table.append(table.data("base"))
+    for number in range(30):
+        write(table, number)
+    monkeypatch.setattr(carried_properties, "walk_back", walk)
+    write(table, 30)
+    assert 0 < len(seen) < 10
 
 
 def test_queries_of_long_ago_are_forgotten_in_the_order_in_which_they_last_wrote() -> None:
