@@ -10,8 +10,8 @@ their snapshots, and ends at the first own one.
 
 A staging commit repeats fence tokens and the last batch of each query. It repeats no marker: both
 the Flink converter and the resolver skip a staged snapshot that carries one. It therefore ends the
-walk for another one alone. It says what the branch stands on, so that the staged changes can be told from
-the branch's state alone once its log has expired.
+walk for another one alone. It says what the branch stands on, so that the staged changes can be
+told from the branch's state alone once its log has expired.
 """
 
 from __future__ import annotations
