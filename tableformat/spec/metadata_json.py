@@ -27,10 +27,12 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
@@ -66,6 +68,7 @@ METADATA_BYTES_MAX = 128 << 20  # about 100,000 snapshots with full summaries
 GZIP_RATIO_MAX = 64  # real metadata shrinks 10- to 25-fold
 _GZIP_FREE_BYTES = 2 << 20  # small files may be as repetitive as they like
 _GZIP_MAGIC = b"\x1f\x8b"
+_schemas: WeakValueDictionary[bytes, Schema] = WeakValueDictionary()  # by their text
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 _STATISTICS_KEYS = frozenset(field.alias for field in StatisticsFile.model_fields.values())
@@ -305,17 +308,28 @@ def _build(raw: dict[str, Any], version: int, known: Sequence[Snapshot]) -> Tabl
     others = (decode_snapshot(one, version) for one in raw.get("snapshots") or ())
     fields["snapshots"] = [*known, *others]
     fields["statistics"] = [_statistics(one) for one in raw.get("statistics") or ()]
+    if isinstance(raw.get("schemas"), list):
+        fields["schemas"] = [_schema(one) for one in raw["schemas"]]
     for key in ("refs", "snapshot-log", "metadata-log", "partition-statistics", "properties"):
         if fields.get(key) is None:
             fields.pop(key, None)
     metadata = METADATA_MODELS[version].model_validate(fields)
-    _remember(metadata.schemas, raw.get("schemas"))
     _remember(metadata.partition_specs, raw.get("partition-specs"))
     _remember(metadata.sort_orders, raw.get("sort-orders"))
     _remember(metadata.partition_statistics, raw.get("partition-statistics"))
     raw_refs = raw.get("refs") or {}
     _remember([metadata.refs[name] for name in raw_refs], [raw_refs[name] for name in raw_refs])
     return metadata
+
+
+def _schema(raw: Any) -> Schema:
+    """One of them, built once: each version of a table repeats all schemas that it ever had."""
+    text = _dump(raw)
+    schema = _schemas.get(text)
+    if schema is None:
+        schema = _schemas[text] = Schema.model_validate(raw)
+        remember_text(schema, text)
+    return schema
 
 
 def _statistics(raw: dict[str, Any]) -> StatisticsFile:

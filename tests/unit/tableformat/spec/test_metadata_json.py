@@ -250,6 +250,16 @@ def test_snapshots_of_the_next_version_are_those_of_this_one() -> None:
     assert [a is b for a, b in zip(first.snapshots, second.snapshots, strict=False)] == [True] * 3
 
 
+def test_schema_that_another_version_has_is_that_one_unless_it_was_changed() -> None:
+    first = decode(raw_metadata(2))
+    assert decode(raw_metadata(3)).schema() is first.schema()
+    raw = raw_metadata(3)
+    raw["schemas"][0]["fields"][0]["doc"] = "another"
+    changed = decode(raw)
+    assert changed.schema().fields[0].doc == "another"
+    assert json.loads(encode_metadata(changed))["schemas"] == raw["schemas"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
