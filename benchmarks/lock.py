@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import pytest
 
-from lock.manager import LeaseManager
+from lock.manager import LockManager
 from lock.open import _open_store
 from lock.register import RecordStore, Stored, SwapOutcome
 from tableformat.runtime import Runtime
@@ -66,7 +66,7 @@ class Waits:
     waits_ms: list[float] = field(default_factory=list)
 
     def work(self, store: RecordStore, name: str, seconds: float) -> None:
-        manager = LeaseManager(store, clock=RUNTIME.clock, ids=RUNTIME.ids)
+        manager = LockManager(store, clock=RUNTIME.clock, ids=RUNTIME.ids)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             asked = time.monotonic()

@@ -9,9 +9,10 @@ from lock.errors import (
     LockUnavailableError,
     UnsafeStoreError,
 )
-from lock.lease import HeldLease, Lease, LockManager, LockState, Waiter
+from lock.heartbeat import HeldLease
+from lock.lease import Lease, LockState, Waiter
 from lock.lock_names import lock_name
-from lock.manager import LeaseManager
+from lock.manager import LockManager
 from lock.open import default_lock_url, open_lock
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "InvalidLockError",
     "Lease",
     "LeaseLostError",
-    "LeaseManager",
     "LeaseUnavailableError",
     "LockError",
     "LockManager",

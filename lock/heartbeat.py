@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from lock.errors import LeaseLostError, LockError, LockUnavailableError
-from lock.lease import RESUME_TIMEOUT_MS, Lease, LockState
+from lock.lease import RESUME_TIMEOUT_MS, Lease
 from lock.seams import Clock
 
 logger = logging.getLogger("icefold.lock")
@@ -42,15 +42,12 @@ class Renewer(Protocol):
     def release(self, lease: Lease) -> bool:
         """See `LockManager`."""
 
-    def inspect(self, name: str) -> LockState:
-        """See `LockManager`."""
 
-
-class HeartbeatLease:
-    """See `HeldLease`.
+class HeldLease:
+    """A lease being held, as `LockManager.hold` gives it.
 
     Args:
-        manager: Renews, releases, inspects.
+        manager: Renews, releases.
         acquire: Acquires the same lock for the same task, within a timeout in ms.
         timeout_ms: For the first acquisition.
         heartbeat: Whether to start the thread.
@@ -78,29 +75,29 @@ class HeartbeatLease:
             pulse.lost = pulse.lost or "dropped"
 
     def __repr__(self) -> str:
-        return f"HeartbeatLease({self.name!r}, token={self.token})"
+        return f"HeldLease({self.name!r}, token={self.token})"
 
     @property
     def lease(self) -> Lease:
-        """See `HeldLease`."""
+        """The lease as last confirmed."""
         return self._pulse.lease
 
     @property
     def token(self) -> int:
-        """See `HeldLease`."""
+        """The fence token. Changes only in `resume`."""
         return self._pulse.lease.token
 
     @property
     def name(self) -> str:
-        """See `HeldLease`."""
+        """The lock's name."""
         return self._pulse.lease.name
 
     def still_held(self) -> bool:
-        """See `HeldLease`."""
+        """Whether the last confirmation is recent enough. No I/O; False once, False for ever."""
         return self._reason_lost() is None
 
     def check(self) -> None:
-        """See `HeldLease`."""
+        """Raise `LeaseLostError` unless `still_held`. No I/O: for inner loops."""
         reason = self._reason_lost()
         if reason is not None:
             raise LeaseLostError(
@@ -111,7 +108,12 @@ class HeartbeatLease:
             )
 
     def confirm(self) -> None:
-        """See `HeldLease`. An unreachable store fails it too: an unproven lease is no lease."""
+        """Renew at the store, now; `LeaseLostError` if that fails. For before irreversible steps.
+
+        Sees what `check` cannot: an operator's break, a machine that was suspended, a takeover
+        that this process slept through. An unreachable store fails it too: an unproven lease is no
+        lease.
+        """
         self.check()
         try:
             self._pulse.renew()
@@ -125,7 +127,10 @@ class HeartbeatLease:
         self.check()
 
     def pause(self) -> None:
-        """See `HeldLease`. If it fails, nothing is held."""
+        """Release until `resume`: for work that needs no lease. Again: nothing.
+
+        If it fails, nothing is held.
+        """
         if self._pulse.lost == _PAUSED:
             return
         self.check()
@@ -133,7 +138,13 @@ class HeartbeatLease:
         self._manager.release(self.lease)
 
     def resume(self, *, timeout_ms: int = RESUME_TIMEOUT_MS) -> None:
-        """See `HeldLease`. If it fails, nothing is held."""
+        """Queue and acquire again, with a new `token`. What depends on the table is planned again.
+
+        If it fails, nothing is held.
+
+        Raises:
+            LeaseUnavailableError: Someone else has had it for the whole of `timeout_ms`.
+        """
         if self._pulse.lost != _PAUSED:
             raise ValueError("resumed without a pause")
         self._pulse = self._begin(timeout_ms)

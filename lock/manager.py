@@ -11,14 +11,8 @@ from dataclasses import replace
 from typing import Self
 
 from lock.errors import InvalidLockError, LeaseLostError, LeaseUnavailableError
-from lock.heartbeat import HeartbeatLease
-from lock.lease import (
-    DEFAULT_LEASE_MS,
-    HeldLease,
-    Lease,
-    LockState,
-    Waiter,
-)
+from lock.heartbeat import HeldLease
+from lock.lease import DEFAULT_LEASE_MS, Lease, LockState, Waiter
 from lock.lock_names import check_lease_ms, check_lock_name, check_task
 from lock.owners import owner_id
 from lock.record import Claim, LockRecord, freed, renewed
@@ -35,8 +29,10 @@ _TOKEN_FLOOR_MAX = 1 << 62
 _HOST_LENGTH_MAX = 100
 
 
-class LeaseManager:
-    """See `LockManager`. Safe to share between threads; useless leases after a fork.
+class LockManager:
+    """Named locks. Not reentrant: a second acquisition of one name waits, in one process too.
+
+    Safe to share between threads; useless leases after a fork.
 
     Args:
         store: Where the records live; `prepare` has been called.
@@ -67,7 +63,7 @@ class LeaseManager:
             check_task(process)
 
     def __repr__(self) -> str:
-        return f"LeaseManager({self._register.store.describe()!r})"
+        return f"LockManager({self._register.store.describe()!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +83,15 @@ class LeaseManager:
     def try_acquire(
         self, name: str, *, task: str, lease_ms: int | None = None, token_floor: int = 0
     ) -> Lease | None:
-        """See `LockManager`."""
+        """Acquire if free and nobody queues, else None; never waits.
+
+        Args:
+            name: The lock.
+            task: What it is for; others see it while they wait.
+            lease_ms: Lease time; the manager's own if None.
+            token_floor: The newest token known from elsewhere (the table's branch). The lease gets
+                a higher one even if the lock's store was lost or exchanged.
+        """
         self._fail_point("lock.before_acquire")
         lease = self._acquisition(name, task, lease_ms, token_floor).run_once()
         self._fail_point("lock.after_acquire")
@@ -103,7 +107,14 @@ class LeaseManager:
         token_floor: int = 0,
         then: Sequence[str] = (),
     ) -> Lease:
-        """See `LockManager`."""
+        """Queue until it is our turn; `LeaseUnavailableError` after `timeout_ms`.
+
+        None waits for two lease times: that outlasts a dead holder, so that a crash alone never
+        fails the next run. A timeout below one lease time may not.
+
+        `then` are locks that the caller acquires next: if it has to wait for this one, they are
+        looked at as well, so that a dead holder of all of them is waited for once.
+        """
         if timeout_ms is None:
             timeout_ms = 2 * (lease_ms or self._lease_ms)
         if timeout_ms < 0:
@@ -114,7 +125,7 @@ class LeaseManager:
         return lease
 
     def renew(self, lease: Lease) -> Lease:
-        """See `LockManager`."""
+        """Prove and extend one's own lease; `LeaseLostError` if it is another's by now."""
         self._fail_point("lock.before_renew")
 
         def decide(seen: Observed) -> Step[LockRecord]:
@@ -140,7 +151,7 @@ class LeaseManager:
         return replace(lease, confirmed_ms=applied.sent_ms)
 
     def release(self, lease: Lease) -> bool:
-        """See `LockManager`."""
+        """End one's own lease. False, and nothing changed, if it was not ours any more."""
         self._fail_point("lock.before_release")
 
         def decide(seen: Observed) -> Step[bool]:
@@ -158,12 +169,20 @@ class LeaseManager:
         return released
 
     def inspect(self, name: str) -> LockState:
-        """See `LockManager`."""
+        """Look, change nothing."""
         check_lock_name(name)
         return _state(self._register.load(name))
 
     def break_(self, name: str, *, token: int | None = None) -> LockState:
-        """See `LockManager`."""
+        """Operator: end whoever's lease it is, at once. Its holder finds out at its next renewal.
+
+        Args:
+            name: The lock.
+            token: Break only if this is still the token: the lease that `inspect` showed.
+
+        Returns:
+            The state before.
+        """
         check_lock_name(name)
 
         def decide(seen: Observed) -> Step[LockState]:
@@ -200,7 +219,9 @@ class LeaseManager:
         then: Sequence[str] = (),
         heartbeat: bool = True,
     ) -> Iterator[HeldLease]:
-        """See `LockManager`.
+        """Acquire on entry, renew in a background thread, release on exit.
+
+        With `heartbeat=False` there is no thread: the caller confirms (the simulator does).
 
         Effects: on exit the lease is released, also after an error; if the store cannot be reached
         for it, the lease runs out by itself and a warning is logged.
@@ -216,7 +237,7 @@ class LeaseManager:
                 then=then,
             )
 
-        held = HeartbeatLease(self, acquire, timeout_ms=timeout_ms, heartbeat=heartbeat)
+        held = HeldLease(self, acquire, timeout_ms=timeout_ms, heartbeat=heartbeat)
         try:
             yield held
         finally:

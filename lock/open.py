@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from lock.buckets import BucketConditionalStore, Connect
 from lock.errors import InvalidLockError
 from lock.lease import DEFAULT_LEASE_MS
-from lock.manager import LeaseManager
+from lock.manager import LockManager
 from lock.memory_store import MemoryRecordStore
 from lock.object_store import ObjectRecordStore
 from lock.register import ConditionalStore, RecordStore
@@ -40,7 +40,7 @@ def open_lock(
     lease_ms: int = DEFAULT_LEASE_MS,
     fail_point: FailPoint = no_fail_point,
     read_only: bool = False,
-) -> LeaseManager:
+) -> LockManager:
     """Open the locks at `url`.
 
     Args:
@@ -63,7 +63,7 @@ def open_lock(
     store = _open_store(url, ids, connect, read_only=read_only)
     if not read_only:
         store.prepare()
-    return LeaseManager(store, clock=clock, ids=ids, lease_ms=lease_ms, fail_point=fail_point)
+    return LockManager(store, clock=clock, ids=ids, lease_ms=lease_ms, fail_point=fail_point)
 
 
 def default_lock_url(catalog_uri: str) -> str | None:

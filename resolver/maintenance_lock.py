@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from lock import HeldLease, LeaseManager, LockManager, default_lock_url, lock_name, open_lock
+from lock import HeldLease, LockManager, default_lock_url, lock_name, open_lock
 from lock.buckets import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import snapshots_by_id
@@ -25,7 +25,7 @@ LOCK_URL = "lock-url"
 MAINTENANCE = "maintenance"
 
 
-def maintenance_lock(environment: Environment, *, read_only: bool = False) -> LeaseManager:
+def maintenance_lock(environment: Environment, *, read_only: bool = False) -> LockManager:
     """The lock manager of a catalog; close it. `read_only`: to look, nothing is created.
 
     Raises:

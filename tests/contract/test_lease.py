@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from lock import InvalidLockError, LeaseLostError, LeaseManager, LeaseUnavailableError
+from lock import InvalidLockError, LeaseLostError, LeaseUnavailableError, LockManager
 from lock.lease import DEFAULT_LEASE_MS
 from lock.lock_names import storage_key
 from lock.register import RecordStore, SwapOutcome
@@ -30,12 +30,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RecordStor
 
 
 @pytest.fixture
-def ours(store: RecordStore) -> LeaseManager:
+def ours(store: RecordStore) -> LockManager:
     return manager_on(store, process="ours")
 
 
 @pytest.fixture
-def theirs(store: RecordStore) -> LeaseManager:
+def theirs(store: RecordStore) -> LockManager:
     return manager_on(store, process="theirs")
 
 
@@ -67,28 +67,26 @@ def test_swap_of_value_that_is_gone_is_refused(store: RecordStore) -> None:
     assert store.swap(uuid4().hex, store.load(key).version, b'"2"') is SwapOutcome.LOST
 
 
-def test_preparing_again_changes_nothing(store: RecordStore, ours: LeaseManager, name: str) -> None:
+def test_preparing_again_changes_nothing(store: RecordStore, ours: LockManager, name: str) -> None:
     lease = ours.acquire(name, task="resolve")
     store.prepare()
     assert ours.inspect(name).token == lease.token
 
 
-def test_free_lock_is_granted_with_first_token(ours: LeaseManager, name: str) -> None:
+def test_free_lock_is_granted_with_first_token(ours: LockManager, name: str) -> None:
     assert ours.inspect(name).token == 0
     lease = ours.try_acquire(name, task="resolve")
     assert lease is not None
     assert (lease.token, lease.name, lease.lease_ms) == (1, name, DEFAULT_LEASE_MS)
 
 
-def test_held_lock_is_not_granted_again(
-    ours: LeaseManager, theirs: LeaseManager, name: str
-) -> None:
+def test_held_lock_is_not_granted_again(ours: LockManager, theirs: LockManager, name: str) -> None:
     ours.acquire(name, task="resolve")
     assert theirs.try_acquire(name, task="compact") is None
     assert ours.try_acquire(name, task="resolve") is None
 
 
-def test_locks_of_different_names_are_independent(ours: LeaseManager, name: str) -> None:
+def test_locks_of_different_names_are_independent(ours: LockManager, name: str) -> None:
     first = ours.acquire(name, task="resolve")
     second = ours.acquire(name + "x", task="resolve")
     assert (first.token, second.token) == (1, 1)
@@ -98,13 +96,13 @@ def test_locks_of_different_names_are_independent(ours: LeaseManager, name: str)
     "suffix",
     ["", "X", "x", "/../x", "';DROP TABLE icefold_lock;--", "é", "%2e", "a" * 900, "a" * 901],
 )
-def test_names_stay_apart_whatever_they_contain(ours: LeaseManager, name: str, suffix: str) -> None:
+def test_names_stay_apart_whatever_they_contain(ours: LockManager, name: str, suffix: str) -> None:
     assert ours.acquire(name + "/n" + suffix, task="resolve").token == 1
     assert ours.inspect(name + "/n" + suffix).name == name + "/n" + suffix
 
 
 def test_released_lock_is_granted_with_next_token(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     assert ours.release(ours.acquire(name, task="resolve"))
     lease = theirs.try_acquire(name, task="compact")
@@ -112,7 +110,7 @@ def test_released_lock_is_granted_with_next_token(
     assert lease.token == 2
 
 
-def test_token_rises_above_floor(ours: LeaseManager, name: str) -> None:
+def test_token_rises_above_floor(ours: LockManager, name: str) -> None:
     lease = ours.acquire(name, task="resolve", token_floor=41)
     assert lease.token == 42
     ours.release(lease)
@@ -120,7 +118,7 @@ def test_token_rises_above_floor(ours: LeaseManager, name: str) -> None:
 
 
 def test_release_is_refused_to_former_owner(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     """R65: unlocking is bound to the owner."""
     lease = ours.acquire(name, task="resolve")
@@ -130,14 +128,14 @@ def test_release_is_refused_to_former_owner(
     assert theirs.inspect(name).owner_id == other.owner_id
 
 
-def test_second_release_changes_nothing(ours: LeaseManager, name: str) -> None:
+def test_second_release_changes_nothing(ours: LockManager, name: str) -> None:
     lease = ours.acquire(name, task="resolve")
     assert ours.release(lease)
     assert not ours.release(lease)
 
 
 def test_renewal_is_refused_to_former_owner(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     lease = ours.acquire(name, task="resolve")
     theirs.break_(name)
@@ -151,7 +149,7 @@ def test_renewal_is_refused_to_former_owner(
 
 
 def test_refused_renewal_and_release_leave_successor_alone(
-    store: RecordStore, ours: LeaseManager, theirs: LeaseManager, name: str
+    store: RecordStore, ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     lease = ours.acquire(name, task="resolve")
     theirs.break_(name)
@@ -164,7 +162,7 @@ def test_refused_renewal_and_release_leave_successor_alone(
 
 
 def test_break_keeps_token_and_frees_lock(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     lease = ours.acquire(name, task="resolve")
     before = theirs.break_(name, token=lease.token)
@@ -175,7 +173,7 @@ def test_break_keeps_token_and_frees_lock(
 
 
 def test_break_of_another_lease_is_refused(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     lease = ours.acquire(name, task="resolve")
     with pytest.raises(LeaseUnavailableError, match="changed hands"):
@@ -183,12 +181,12 @@ def test_break_of_another_lease_is_refused(
     assert theirs.inspect(name).is_held
 
 
-def test_break_of_free_lock_changes_nothing(ours: LeaseManager, name: str) -> None:
+def test_break_of_free_lock_changes_nothing(ours: LockManager, name: str) -> None:
     assert not ours.break_(name).is_held
     assert ours.inspect(name).token == 0
 
 
-def test_inspect_shows_holder_and_ages(ours: LeaseManager, theirs: LeaseManager, name: str) -> None:
+def test_inspect_shows_holder_and_ages(ours: LockManager, theirs: LockManager, name: str) -> None:
     lease = ours.acquire(name, task="resolve")
     time.sleep(0.05)
     state = theirs.inspect(name)
@@ -201,7 +199,7 @@ def test_inspect_shows_holder_and_ages(ours: LeaseManager, theirs: LeaseManager,
 
 
 def test_waiting_ends_with_timeout_that_names_holder(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     with ours.hold(name, task="resolve"):
         started = time.monotonic()
@@ -213,8 +211,8 @@ def test_waiting_ends_with_timeout_that_names_holder(
 
 
 def test_dead_holder_is_replaced_after_its_lease_and_not_before(
-    ours: LeaseManager,
-    theirs: LeaseManager,
+    ours: LockManager,
+    theirs: LockManager,
     name: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -233,9 +231,7 @@ def test_dead_holder_is_replaced_after_its_lease_and_not_before(
         ours.renew(lease)
 
 
-def test_renewing_holder_is_not_replaced(
-    ours: LeaseManager, theirs: LeaseManager, name: str
-) -> None:
+def test_renewing_holder_is_not_replaced(ours: LockManager, theirs: LockManager, name: str) -> None:
     with ours.hold(name, task="resolve", lease_ms=RENEWED_LEASE_MS) as lease:
         with pytest.raises(LeaseUnavailableError):
             theirs.acquire(name, task="compact", timeout_ms=RENEWED_LEASE_MS + 300)
@@ -245,7 +241,7 @@ def test_renewing_holder_is_not_replaced(
 
 
 def test_repeated_tries_replace_dead_holder(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     ours.acquire(name, task="resolve", lease_ms=LEASE_MS)
     deadline = time.monotonic() + 30
@@ -256,7 +252,7 @@ def test_repeated_tries_replace_dead_holder(
 
 
 def test_lock_is_free_after_block_and_after_error(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     with pytest.raises(ZeroDivisionError), ours.hold(name, task="resolve") as lease:
         _ = 1 / (lease.token - 1)
@@ -268,7 +264,7 @@ def test_lock_is_free_after_block_and_after_error(
 
 
 def test_broken_lease_is_noticed_by_confirming(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     with ours.hold(name, task="resolve", lease_ms=60_000) as lease:
         theirs.break_(name)
@@ -280,7 +276,7 @@ def test_broken_lease_is_noticed_by_confirming(
 
 
 def test_broken_lease_is_noticed_by_heartbeat(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     with ours.hold(name, task="resolve", lease_ms=1_500) as lease:
         theirs.break_(name)
@@ -318,7 +314,7 @@ def test_waiters_are_served_in_order_of_arrival(store: RecordStore, name: str) -
 
 
 def test_pause_gives_the_lock_to_others_and_resume_gets_it_back(
-    ours: LeaseManager, theirs: LeaseManager, name: str
+    ours: LockManager, theirs: LockManager, name: str
 ) -> None:
     tokens: list[int] = []
 
@@ -358,7 +354,7 @@ def test_racing_tasks_get_each_token_once(store: RecordStore, name: str) -> None
     assert tokens == list(range(1, 33))
 
 
-def test_odd_calls_are_refused_before_anything_is_written(ours: LeaseManager, name: str) -> None:
+def test_odd_calls_are_refused_before_anything_is_written(ours: LockManager, name: str) -> None:
     with pytest.raises(InvalidLockError, match="lock name"):
         ours.acquire("", task="resolve")
     with pytest.raises(InvalidLockError, match="lock name"):

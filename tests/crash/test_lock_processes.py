@@ -21,8 +21,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from lock import LeaseLostError, LeaseManager, open_lock
-from lock.lease import HeldLease
+from lock import LeaseLostError, LockManager, open_lock
+from lock.heartbeat import HeldLease
 from lock.open import _open_store
 from resolver.maintenance_lock import bucket_client
 from tests.support.bucket_servers import CLOUDS
@@ -47,7 +47,7 @@ class Setting:
         self.log = FencedLog(folder / "fenced.log")
         self.log_path = folder / "fenced.log"
 
-    def manager(self, lease_ms: int = LEASE_MS) -> LeaseManager:
+    def manager(self, lease_ms: int = LEASE_MS) -> LockManager:
         return open_lock(
             self.url,
             clock=RealClock(),
@@ -282,12 +282,12 @@ def _contend(setting: Setting, rounds: int) -> None:
             assert setting.log.step(lease.token, owner)
 
 
-def _unprobed(setting: Setting) -> LeaseManager:
+def _unprobed(setting: Setting) -> LockManager:
     """As `open_lock`, without the probe that would run into the injected faults."""
     store = _open_store(
         setting.url, RandomIds(), partial(bucket_client, properties=setting.properties)
     )
-    return LeaseManager(asked_often(store), clock=RealClock(), ids=RandomIds())
+    return LockManager(asked_often(store), clock=RealClock(), ids=RandomIds())
 
 
 class SilentProxy:

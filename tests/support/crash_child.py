@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tableformat as tf
-from lock import LeaseManager, LockError, open_lock
+from lock import LockError, LockManager, open_lock
 from lock.seams import Clock
 from resolver.index import shard_map
 from tableformat import Table
@@ -41,7 +41,7 @@ def open_table(warehouse: str, name: str) -> Table:
     return tf.open_catalog("local", warehouse=warehouse).load_table(name)
 
 
-def lock_of(table: Table) -> LeaseManager:
+def lock_of(table: Table) -> LockManager:
     """Leases for a child that is killed or stopped and for the process that goes on after it.
 
     Time is that of `SharedClock`: a lease takes long to end, and nobody waits for it.
@@ -51,12 +51,12 @@ def lock_of(table: Table) -> LeaseManager:
     return _lock(table, SharedClock(path), LEASE_MS if is_child else HEIR_LEASE_MS)
 
 
-def waiting_lock(table: Table, lease_ms: int) -> LeaseManager:
+def waiting_lock(table: Table, lease_ms: int) -> LockManager:
     """Leases that end by the machine's clock."""
     return _lock(table, table.environment.runtime.clock, lease_ms)
 
 
-def _lock(table: Table, clock: Clock, lease_ms: int) -> LeaseManager:
+def _lock(table: Table, clock: Clock, lease_ms: int) -> LockManager:
     runtime = table.environment.runtime
     return open_lock(
         _locks(table),

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from lock.lease import DEFAULT_LEASE_MS
-from lock.manager import LeaseManager
+from lock.manager import LockManager
 from lock.open import _open_store
 from lock.register import RecordStore
 from lock.seams import Clock, IdSource
@@ -54,9 +54,9 @@ def manager_on(
     ids: IdSource | None = None,
     lease_ms: int = DEFAULT_LEASE_MS,
     process: str | None = None,
-) -> LeaseManager:
+) -> LockManager:
     """A manager as one process would have it."""
-    return LeaseManager(
+    return LockManager(
         store,
         clock=clock or RealClock(),
         ids=ids or RandomIds(),

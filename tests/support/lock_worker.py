@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from lock import LeaseLostError, LeaseManager, LockUnavailableError, open_lock
+from lock import LeaseLostError, LockManager, LockUnavailableError, open_lock
 from resolver.maintenance_lock import bucket_client
 from tests.support.fenced_log import FencedLog
 from tests.support.lock_seams import RandomIds, RealClock, asked_often
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     mode, url, name, log, lease_ms, *counts = arguments
     properties = json.loads(os.environ.get("LOCK_PROPERTIES", "{}"))
 
-    def opened() -> LeaseManager:
+    def opened() -> LockManager:
         manager = open_lock(
             url,
             clock=RealClock(),
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
 
 
-def reopened(opened: Callable[[], LeaseManager]) -> LeaseManager:
+def reopened(opened: Callable[[], LockManager]) -> LockManager:
     """Opening is one attempt by design; here the database is being cut off all the time."""
     for _ in range(50):
         try:
@@ -74,7 +74,7 @@ def reopened(opened: Callable[[], LeaseManager]) -> LeaseManager:
     return opened()
 
 
-def hold(manager: LeaseManager, name: str, log: FencedLog) -> int:
+def hold(manager: LockManager, name: str, log: FencedLog) -> int:
     owner = uuid4().hex
     try:
         with manager.hold(name, task="hold", timeout_ms=WAIT_MS) as lease:
@@ -88,7 +88,7 @@ def hold(manager: LeaseManager, name: str, log: FencedLog) -> int:
     return 0
 
 
-def contend(manager: LeaseManager, name: str, log: FencedLog, rounds: int) -> int:
+def contend(manager: LockManager, name: str, log: FencedLog, rounds: int) -> int:
     owner = str(os.getpid())
     for round_ in range(rounds):
         with manager.hold(name, task=f"round {round_}", timeout_ms=WAIT_MS) as lease:

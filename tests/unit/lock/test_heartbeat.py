@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from lock import HeldLease, Lease, LeaseLostError, LeaseManager, LeaseUnavailableError
-from lock.heartbeat import TRUSTED_SHARE, HeartbeatLease
+from lock import HeldLease, Lease, LeaseLostError, LeaseUnavailableError, LockManager
+from lock.heartbeat import TRUSTED_SHARE
 from lock.memory_store import MemoryRecordStore
 from tests.support.lock_seams import (
     FaultyRecordStore,
@@ -29,7 +29,7 @@ class Held:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = FaultyRecordStore(MemoryRecordStore())
-        self.manager = LeaseManager(
+        self.manager = LockManager(
             self.store, clock=self.clock, ids=SeededIds(), lease_ms=LEASE_MS, process="us"
         )
 
@@ -124,7 +124,7 @@ def test_release_does_not_touch_successor(caplog: pytest.LogCaptureFixture) -> N
 
 def test_failed_resume_leaves_nothing_held() -> None:
     held = Held()
-    other = LeaseManager(held.store, clock=ManualClock(), ids=SeededIds(7), process="them")
+    other = LockManager(held.store, clock=ManualClock(), ids=SeededIds(7), process="them")
     with held.lease() as lease:
         lease.pause()
         other.acquire("n", task="wait", timeout_ms=0)
@@ -154,8 +154,8 @@ def test_lease_of_parent_is_not_ours_after_fork() -> None:
         lease.check()
 
 
-def _real_manager(store: FaultyRecordStore) -> LeaseManager:
-    return LeaseManager(store, clock=RealClock(), ids=RandomIds(), process="us")
+def _real_manager(store: FaultyRecordStore) -> LockManager:
+    return LockManager(store, clock=RealClock(), ids=RandomIds(), process="us")
 
 
 def test_heartbeat_keeps_lease_through_short_outages() -> None:
@@ -225,7 +225,7 @@ def test_lease_that_nobody_closes_runs_out() -> None:
         return manager.acquire("n", task="t", timeout_ms=timeout_ms, lease_ms=3_000)
 
     before = set(threading.enumerate())
-    dropped = HeartbeatLease(manager, acquire, timeout_ms=0, heartbeat=True)
+    dropped = HeldLease(manager, acquire, timeout_ms=0, heartbeat=True)
     [thread] = set(threading.enumerate()) - before
     assert dropped.still_held()
     del dropped

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lock import LeaseLostError, LeaseManager, LeaseUnavailableError, LockUnavailableError
-from lock.heartbeat import HeartbeatLease
+from lock import LeaseLostError, LeaseUnavailableError, LockManager, LockUnavailableError
+from lock.heartbeat import HeldLease
 from lock.memory_store import MemoryRecordStore
 from lock.register import Stored
 from tests.support.lock_seams import FaultyRecordStore, ManualClock, SeededIds
@@ -62,12 +62,12 @@ class LeaseMachine(RuleBasedStateMachine):
         self.clocks = [ProcessClock(self.world, 1e6 * number) for number in range(PROCESSES)]
         self.ids = SeededIds(seed)
         self.managers = [
-            LeaseManager(
+            LockManager(
                 self.store, clock=clock, ids=self.ids, lease_ms=LEASE_MS, process=str(number)
             )
             for number, clock in enumerate(self.clocks)
         ]
-        self.held: dict[int, HeartbeatLease] = {}
+        self.held: dict[int, HeldLease] = {}
         self.broken: set[int] = set()
         self.tokens: list[int] = []
         self.newest_step = 0
@@ -82,7 +82,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.held.pop(number, None)
         self.broken.discard(number)
         with suppress(LeaseUnavailableError, LockUnavailableError):
-            lease = HeartbeatLease(
+            lease = HeldLease(
                 self.managers[number], acquire, timeout_ms=timeout_ms, heartbeat=False
             )
             self.held[number] = lease

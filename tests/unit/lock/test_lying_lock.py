@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lock import HeldLease, LeaseLostError, LeaseManager, LockManager
+from lock import HeldLease, LeaseLostError, LockManager
 from lock.memory_store import MemoryRecordStore
 from tests.support.lock_seams import RandomIds, RealClock
 from tests.support.lying_lock import GrantAllLock, GrantedLease
@@ -10,7 +10,7 @@ from tests.support.lying_lock import GrantAllLock, GrantedLease
 
 def test_liar_has_shape_of_real_lock() -> None:
     liar = GrantAllLock()
-    real = LeaseManager(MemoryRecordStore(), clock=RealClock(), ids=RandomIds())
+    real = LockManager(MemoryRecordStore(), clock=RealClock(), ids=RandomIds())
     managers: list[LockManager] = [liar, real]  # mypy checks the shapes
     held: HeldLease = GrantedLease(liar, liar.acquire("a", task="t"))
     assert [manager.inspect("b").is_held for manager in managers] == [False, False]

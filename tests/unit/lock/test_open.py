@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import lock
-from lock import InvalidLockError, LeaseManager, UnsafeStoreError, default_lock_url, open_lock
+from lock import InvalidLockError, LockManager, UnsafeStoreError, default_lock_url, open_lock
 from lock.local_files import LocalConditionalStore
 from lock.register import SwapOutcome
 from tests.support.lock_seams import RandomIds, RealClock
 
 
-def opened(url: str, **options: Any) -> LeaseManager:
+def opened(url: str, **options: Any) -> LockManager:
     return open_lock(url, clock=RealClock(), ids=RandomIds(), **options)
 
 
@@ -63,7 +63,7 @@ def test_folder_with_spaces_is_a_store(tmp_path: Path) -> None:
     manager = opened(f"file://{tmp_path}/a%20b")
     assert manager.acquire("n", task="t").token == 1
     assert (tmp_path / "a b").is_dir()
-    assert repr(manager) == f"LeaseManager('{tmp_path}/a b')"
+    assert repr(manager) == f"LockManager('{tmp_path}/a b')"
 
 
 @pytest.mark.parametrize(

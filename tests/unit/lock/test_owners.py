@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lock import LeaseManager, open_lock, owners
+from lock import LockManager, open_lock, owners
 from lock.memory_store import MemoryRecordStore
 from lock.owners import is_gone, owner_id
 from tests.support.lock_seams import ManualClock, RandomIds, RealClock, SeededIds
@@ -81,7 +81,7 @@ def test_killed_process_is_not_waited_for(tmp_path: Path) -> None:
 def test_dead_waiter_is_passed(monkeypatch) -> None:
     store, clock = MemoryRecordStore(), ManualClock()
     first, dead, next_one = (
-        LeaseManager(store, clock=clock, ids=SeededIds(seed)) for seed in range(3)
+        LockManager(store, clock=clock, ids=SeededIds(seed)) for seed in range(3)
     )
     lease = first.acquire("n", task="t")
     waiter = dead._acquisition("n", "t", None, 0)

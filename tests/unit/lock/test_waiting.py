@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from lock import Lease, LeaseManager, LeaseUnavailableError, LockUnavailableError
+from lock import Lease, LeaseUnavailableError, LockManager, LockUnavailableError
 from lock.memory_store import MemoryRecordStore
 from lock.record import WAITERS_MAX
 from lock.register import RecordStore, Stored
@@ -34,13 +34,13 @@ class Parked(BaseException):
     """Stands for SIGKILL: nothing is cleaned up."""
 
 
-def manager(store: RecordStore, clock: ManualClock, process: str) -> LeaseManager:
+def manager(store: RecordStore, clock: ManualClock, process: str) -> LockManager:
     ids = SeededIds(crc32(process.encode()))
-    return LeaseManager(store, clock=clock, ids=ids, lease_ms=LEASE_MS, process=process)
+    return LockManager(store, clock=clock, ids=ids, lease_ms=LEASE_MS, process=process)
 
 
 def leave_ticket_behind(
-    waiter: LeaseManager, clock: ManualClock, *, lease_ms: int = LEASE_MS
+    waiter: LockManager, clock: ManualClock, *, lease_ms: int = LEASE_MS
 ) -> None:
     """Queue at the lock `n` and die."""
 

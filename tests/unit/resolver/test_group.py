@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import resolver.cycle
-from lock import LeaseManager
+from lock import LockManager
 from lock.lease import DEFAULT_LEASE_MS
 from lock.memory_store import MemoryRecordStore
 from maintenance.tasks.compact import compact
@@ -500,7 +500,7 @@ def test_cut_that_is_not_there_is_not_found(world):
 def test_locks_that_a_killed_group_left_behind_are_waited_for_together(world):
     world.batch(A, B, C)
     store, clock = MemoryRecordStore(), ManualClock()
-    dead, heir = (LeaseManager(store, clock=clock, ids=SeededIds(seed)) for seed in (1, 2))
+    dead, heir = (LockManager(store, clock=clock, ids=SeededIds(seed)) for seed in (1, 2))
     for table in world.tables.values():
         dead.acquire(maintenance_lock_name(table.state), task="t")
     before_ms = clock.elapsed_ms
