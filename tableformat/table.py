@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
@@ -61,6 +61,8 @@ if TYPE_CHECKING:  # Spark is an optional dependency
 
     from tableformat.cdc.ingest import IngestResult
     from tableformat.rowlevel.execute import RowLevelResult  # sqlglot is loaded when it is needed
+
+P = ParamSpec("P")
 
 
 class Table:
@@ -480,17 +482,15 @@ class Table:
         """
         from tableformat.commit.computed_declarations import add_stored_column, add_virtual_column
 
-        given = (self.environment, self.identifier, name, expression, type)
         if not stored:
             if backfill:
                 raise InvalidInputError("only a stored computed column has a backfill", column=name)
-            self._move_on(add_virtual_column(*given))
-            return self
+            return self._changed(add_virtual_column, name, expression, type)
         if backfill:
             check_v3(
                 self.state.metadata, table=self.name, what="change rows of", why="deletion vectors"
             )
-        self._move_on(add_stored_column(*given, may_have_rows=backfill))
+        self._changed(add_stored_column, name, expression, type, may_have_rows=backfill)
         if backfill:
             self.update({name: "DEFAULT"}, f"`{name}` IS NULL", mode="copy-on-write")
         return self
@@ -502,8 +502,7 @@ class Table:
         """
         from tableformat.commit.computed_declarations import drop_computed_column
 
-        self._move_on(drop_computed_column(self.environment, self.identifier, name))
-        return self
+        return self._changed(drop_computed_column, name)
 
     def check_computed_columns(self, *, branch: str = MAIN_BRANCH) -> dict[str, int]:
         """How many rows hold another value of a stored computed column than its expression's.
@@ -543,13 +542,11 @@ class Table:
             AlreadyExistsError: There is one of that name on other columns.
             InvalidInputError: A column that is unknown or cannot be compared (float, nested).
         """
-        self._move_on(declarations.add_index(self.environment, self.identifier, name, columns))
-        return self
+        return self._changed(declarations.add_index, name, columns)
 
     def drop_index(self, name: str) -> Table:
         """Drop a secondary index; `NotFoundError` if there is none of that name."""
-        self._move_on(declarations.drop_index(self.environment, self.identifier, name))
-        return self
+        return self._changed(declarations.drop_index, name)
 
     def delete(
         self,
@@ -656,16 +653,14 @@ class Table:
 
         `edit` gets PyIceberg's `UpdateSchema`: add, rename, move, widen, delete, defaults.
         """
-        self._move_on(evolution.update_schema(self.environment, self.identifier, edit))
-        return self
+        return self._changed(evolution.update_schema, edit)
 
     def update_partitioning(self, edit: Callable[[UpdateSpec], object]) -> Table:
         """Evolve the partition spec, e.g. `lambda s: s.add_field("at", DayTransform())`.
 
         Only new files follow it; `edit` gets PyIceberg's `UpdateSpec`.
         """
-        self._move_on(evolution.update_spec(self.environment, self.identifier, edit))
-        return self
+        return self._changed(evolution.update_spec, edit)
 
     def set_properties(
         self, updates: Mapping[str, str] | None = None, *, remove: Sequence[str] = ()
@@ -677,12 +672,7 @@ class Table:
                 names a column that the table does not have.
         """
         check_properties(updates or {}, self.refresh().schema())
-        self._move_on(
-            evolution.update_properties(
-                self.environment, self.identifier, updates=updates, removals=remove
-            )
-        )
-        return self
+        return self._changed(evolution.update_properties, updates=updates, removals=remove)
 
     def set_immutable_columns(
         self, columns: Sequence[str], *, name: str | None = None, enforced: Enforcement = False
@@ -697,29 +687,21 @@ class Table:
             enforced: Refuse changes that break it: True also deletes of rows, which would let a
                 key come back with other values; `"except-delete"` not those.
         """
-        self._move_on(
-            declarations.set_immutable_columns(
-                self.environment, self.identifier, columns, name=name, enforced=enforced
-            )
+        return self._changed(
+            declarations.set_immutable_columns, columns, name=name, enforced=enforced
         )
-        return self
 
     def drop_immutable_columns(self) -> Table:
         """Drop the IMMUTABLE constraint."""
-        self._move_on(declarations.drop_immutable_columns(self.environment, self.identifier))
-        return self
+        return self._changed(declarations.drop_immutable_columns)
 
     def set_sequence_column(self, column: str) -> Table:
         """Declare the column that orders the versions of a row: an older one never wins."""
-        self._move_on(
-            declarations.declare_sequence_column(self.environment, self.identifier, column)
-        )
-        return self
+        return self._changed(declarations.declare_sequence_column, column)
 
     def drop_sequence_column(self) -> Table:
         """Drop the declaration of the sequence column; the column stays."""
-        self._move_on(declarations.drop_sequence_column(self.environment, self.identifier))
-        return self
+        return self._changed(declarations.drop_sequence_column)
 
     def set_primary_key(self, columns: Sequence[str], *, check: bool = True) -> Table:
         """Declare the primary key; its columns become required. See `table_key`.
@@ -728,15 +710,11 @@ class Table:
             columns: Names, dotted inside structs.
             check: Read the rows of `main` first, and refuse NULLs and keys of several rows.
         """
-        self._move_on(
-            table_key.set_primary_key(self.environment, self.identifier, columns, check=check)
-        )
-        return self
+        return self._changed(table_key.set_primary_key, columns, check=check)
 
     def upgrade(self) -> Table:
         """Upgrade a v1 or v2 table to v3. There is no way back."""
-        self._move_on(evolution.upgrade_format_version(self.environment, self.identifier))
-        return self
+        return self._changed(evolution.upgrade_format_version)
 
     def _write(
         self, state: TableState, rows: pa.Table | pa.RecordBatchReader | pa.RecordBatch
@@ -756,6 +734,16 @@ class Table:
         result = commit_rows(self.environment, state, changeset)
         self._move_on(result.state)
         return result
+
+    def _changed(
+        self,
+        change: Callable[Concatenate[Environment, Identifier, P], TableState],
+        *given: P.args,
+        **named: P.kwargs,
+    ) -> Table:
+        """The table after a change of its metadata alone."""
+        self._move_on(change(self.environment, self.identifier, *given, **named))
+        return self
 
     def _move_on(self, state: TableState) -> None:
         self.state = state

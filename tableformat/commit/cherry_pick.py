@@ -166,9 +166,7 @@ def _validation(
     head_id = None if head is None else head.snapshot_id
     for snapshot in walk_back(by_id, head_id):
         if snapshot.snapshot_id in ours:
-            return Validation(
-                starting_snapshot_id=snapshot.snapshot_id,
-            )
+            return Validation(starting_snapshot_id=snapshot.snapshot_id)
     raise InvalidInputError(
         "cannot pick a snapshot that removes files or deletes rows: its history and the branch's "
         "have no snapshot in common",

@@ -184,9 +184,7 @@ def update_declarations(
     return _evolve(environment, identifier, plan, structure=lambda _: None)
 
 
-def upgrade_format_version(
-    environment: Environment, identifier: Identifier, version: int = 3
-) -> TableState:
+def upgrade_format_version(environment: Environment, identifier: Identifier) -> TableState:
     """Upgrade the table to v3. Old snapshots stay readable and without row ids.
 
     `next-row-id` starts at 0; the first commit afterwards gives every data manifest its
@@ -194,15 +192,12 @@ def upgrade_format_version(
 
     Raises:
         InvalidInputError: The table has a higher version.
-        UnsupportedError: Not to v3.
     """
-    if version != 3:
-        raise UnsupportedError("only v3 can be written", format_version=version)
 
     def plan(state: TableState) -> Sequence[TableUpdate]:
-        if state.metadata.format_version == version:
+        if state.metadata.format_version == 3:
             return []
-        return [UpgradeFormatVersionUpdate(format_version=version)]
+        return [UpgradeFormatVersionUpdate(format_version=3)]
 
     return _evolve(environment, identifier, plan, structure=lambda _: None)
 

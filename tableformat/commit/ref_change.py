@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
@@ -28,13 +28,12 @@ class RefChange:
     type: SnapshotRefType = SnapshotRefType.BRANCH
     retention: Retention | None = None
     default_retention: Retention | None = None
-    done: list[int | None] | None = None
+    done: list[int | None] = field(default_factory=list, init=False)
 
     def prepare(self, state: TableState) -> Sequence[TableUpdate]:
         """One update; none when the ref is there already."""
         target = self.target(state)
-        if self.done is not None:
-            self.done[:] = [target]
+        self.done[:] = [target]
         before = state.ref(self.name)
         if target is None:
             return [] if before is None else [RemoveSnapshotRefUpdate(ref_name=self.name)]
@@ -66,19 +65,15 @@ class RefChange:
 
 def _ref_of(update: SetSnapshotRefUpdate) -> SnapshotRef:
     try:
-        return _validated(update)
+        return SnapshotRef(
+            snapshot_id=update.snapshot_id,
+            snapshot_ref_type=SnapshotRefType(update.type),
+            max_ref_age_ms=update.max_ref_age_ms,
+            max_snapshot_age_ms=update.max_snapshot_age_ms,
+            min_snapshots_to_keep=update.min_snapshots_to_keep,
+        )
     except (ValueError, ValidationError) as error:
         raise InvalidInputError(
             "retention settings must be positive; a tag has max_ref_age_ms only",
             ref=update.ref_name,
         ) from error
-
-
-def _validated(update: SetSnapshotRefUpdate) -> SnapshotRef:
-    return SnapshotRef(
-        snapshot_id=update.snapshot_id,
-        snapshot_ref_type=SnapshotRefType(update.type),
-        max_ref_age_ms=update.max_ref_age_ms,
-        max_snapshot_age_ms=update.max_snapshot_age_ms,
-        min_snapshots_to_keep=update.min_snapshots_to_keep,
-    )

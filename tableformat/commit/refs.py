@@ -25,16 +25,6 @@ from tableformat.errors import (
 )
 from tableformat.spec.names import MAIN_BRANCH
 
-__all__ = [
-    "Retention",
-    "create_branch",
-    "create_tag",
-    "drop_ref",
-    "fast_forward",
-    "replace_branch",
-    "rollback",
-]
-
 
 def create_branch(
     environment: Environment,
@@ -240,14 +230,7 @@ def _move(
     retention: Retention | None = None,
     default_retention: Retention | None = None,
 ) -> TableState:
-    change = RefChange(
-        name,
-        target,
-        type=ref_type,
-        retention=retention,
-        default_retention=default_retention,
-        done=[],
-    )
+    change = RefChange(name, target, ref_type, retention, default_retention)
     return swap_until_settled(environment, identifier, change).state
 
 

@@ -13,8 +13,8 @@ from tableformat import Table
 from tableformat.cdc.batch_commit import BatchId, commit_batch
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.commit.refs import Retention, create_branch, drop_ref, rollback
-from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, retention_of
+from tableformat.commit.refs import create_branch, drop_ref, rollback
+from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, Retention, retention_of
 from tests.support.another_tool import another_tool
 from tests.support.staged_tables import BASE, StagedTable
 

@@ -1,6 +1,6 @@
 """Encoding of v2 and v3 manifests (spec: Manifests): PyIceberg's Avro writers, entries in blocks.
 
-Decoding is in `manifest_entries`; `decode_manifest` is offered here too.
+Decoding is in `manifest_entries`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
 from tableformat.codec.avro.container import encode_container
-from tableformat.codec.avro.manifest_entries import data_file_problem, decode_manifest
+from tableformat.codec.avro.manifest_entries import data_file_problem
 from tableformat.codec.avro.partition_values import (
     partition_normalizer,
     partition_type,
@@ -34,8 +34,6 @@ from tableformat.object_memory import ObjectMemory
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.json_texts import text_of
 from tableformat.spec.manifest_file import MANIFEST_CONTENT_NAMES, ManifestContent, ManifestFile
-
-__all__ = ["decode_manifest", "describe_manifest", "encode_manifest"]
 
 # What v2 does not know: row lineage, and where in a file a deletion vector is. The data file that a
 # position delete file is for came to v2 later, as an optional field (spec: Manifests).

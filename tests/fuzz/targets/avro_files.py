@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tableformat.codec.avro.manifest import decode_manifest
+from tableformat.codec.avro.manifest_entries import decode_manifest
 from tableformat.codec.avro.manifest_list import decode_manifest_list
 from tableformat.codec.avro.values import read_bytes, read_long, write_long
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestContent, ManifestFile

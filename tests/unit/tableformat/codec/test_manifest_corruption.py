@@ -9,7 +9,7 @@ import fastavro
 import pytest
 
 from tableformat.codec.avro.container import decode_container, encode_container
-from tableformat.codec.avro.manifest import decode_manifest
+from tableformat.codec.avro.manifest_entries import decode_manifest
 from tableformat.codec.avro.manifest_list import decode_manifest_list, encode_manifest_list
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.spec.manifest_file import ManifestContent

@@ -19,7 +19,6 @@ from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
     InvalidInputError,
-    UnsupportedError,
 )
 from tests.support.commit_tables import IDENTIFIER, CommitTable
 from tests.support.table_checker import check_table
@@ -195,5 +194,3 @@ def test_upgrade_of_a_v3_table_does_nothing(table):
     before = table.state.metadata_location
     evolve(table, upgrade_format_version)
     assert table.state.metadata_location == before
-    with pytest.raises(UnsupportedError):
-        evolve(table, upgrade_format_version, 4)

@@ -8,7 +8,6 @@ from tableformat.commit.evolution import update_properties
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
 from tableformat.commit.refs import (
-    Retention,
     create_branch,
     create_tag,
     drop_ref,
@@ -16,7 +15,7 @@ from tableformat.commit.refs import (
     replace_branch,
     rollback,
 )
-from tableformat.commit.retention import STAGING_RETENTION
+from tableformat.commit.retention import STAGING_RETENTION, Retention
 from tableformat.commit.staging_branches import staging_branches
 from tableformat.errors import (
     CommitConflictError,

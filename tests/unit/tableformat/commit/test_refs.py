@@ -1,7 +1,6 @@
 import pytest
 
 from tableformat.commit.refs import (
-    Retention,
     create_branch,
     create_tag,
     drop_ref,
@@ -9,6 +8,7 @@ from tableformat.commit.refs import (
     replace_branch,
     rollback,
 )
+from tableformat.commit.retention import Retention
 from tableformat.errors import (
     AlreadyExistsError,
     CommitConflictError,

@@ -51,7 +51,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from tableformat.codec.avro.manifest import decode_manifest, describe_manifest, encode_manifest
+from tableformat.codec.avro.manifest import describe_manifest, encode_manifest
+from tableformat.codec.avro.manifest_entries import decode_manifest
 from tableformat.errors import InternalError, InvalidInputError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, FileContent
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile, PartitionFieldSummary
