@@ -21,8 +21,16 @@ import pyarrow as pa
 
 from tableformat.cdc.events import ORDINAL, VALUE, EventBatch
 from tableformat.cdc.many.buffers import PLACED_SCHEMA, MessageBuffers, by_table, next_offset
+from tableformat.cdc.many.planned_tables import plan_new_tables
 from tableformat.cdc.many.positions import Offsets, Place
-from tableformat.cdc.many.source import EARLIEST, MessageSource, Polled
+from tableformat.cdc.many.source import (
+    EARLIEST,
+    POLL_MESSAGES,
+    POLL_S,
+    STILL_MS,
+    MessageSource,
+    Polled,
+)
 from tableformat.cdc.many.staging import StreamBatch, StreamTable
 from tableformat.cdc.many.stream_tables import (
     StreamListener,
@@ -30,36 +38,20 @@ from tableformat.cdc.many.stream_tables import (
     StreamTables,
     open_tables,
 )
-from tableformat.cdc.many.table_making import NewTable, plan_table
-from tableformat.cdc.many.transaction_topic import (
-    boundaries_place,
-    boundaries_staged,
-    transaction_prefix,
-)
-from tableformat.cdc.many.transactions import (
-    KNOWN_MAX,
-    Backlog,
-    TransactionCut,
-    boundaries_of,
-    runs_of,
-)
+from tableformat.cdc.many.table_making import NewTable
+from tableformat.cdc.many.transaction_reading import TransactionReading, plan_cut
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError, StoreUnavailableError, TableError
+from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.memory import release_unused
 
 # Bounds of a batch: about a second of work of one core, and of memory a small multiple.
 BATCH_EVENTS = 100_000
 BATCH_BYTES = 32 << 20
-POLL_MESSAGES = 5_000
 RELEASE_EVENTS = 10_000  # after larger batches memory is given back: 40 of 300 MB, in milliseconds
-POLL_S = 0.05  # what a change waits for at most before it is looked at
 REFRESH_MS = 5_000  # how soon a new topic joins
 TELL_MS = 1_000
 ASK_AGAIN_MS = 2_000  # a schema registry that did not answer
 SETTLE_MS = 5_000  # what one partition shows later than another, at most
-STILL_MS = 60_000  # nothing moves for so long: say so, or stop if there is an end
-OPEN_TRANSACTIONS_MAX = 50_000  # ENDs that wait for their events; about 30 MB
-REMEMBERED_MAX = 2 * KNOWN_MAX  # messages of the transaction topic: a BEGIN and an END of each
 logger = logging.getLogger("icefold.ingest")
 
 
@@ -83,15 +75,6 @@ class Pace:
     interval_ms: float = 1_000
     refresh_ms: float = REFRESH_MS
     settle_ms: float = SETTLE_MS
-
-
-@dataclass(frozen=True, slots=True)
-class FirstLook:
-    """Where partitions and the transaction topic ended, of a `Backlog`."""
-
-    at_ms: float
-    ends: Offsets
-    boundaries_end: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,8 +111,7 @@ class LocalEngine:
     _read: dict[Place, int] = field(default_factory=dict)
     _paused: set[Place] = field(default_factory=set)
     _goal: dict[Place, int] | None = None
-    _transactions: TransactionCut | None = None
-    _looks: list[FirstLook] = field(default_factory=list)
+    _transactions: TransactionReading | None = None
     _held: Polled | None = None
     _ask_again_ms: float = 0.0
     _more_waits: bool = False
@@ -170,7 +152,7 @@ class LocalEngine:
         if self._lacks_transactions and not self._wait_for_transactions(stop):
             return
         if self._transactions is not None and not self._read:
-            self._remember(self._transactions)
+            self._transactions.remember(self._between)
         self._finish()
         self._begin(list(self._tables.tables.values()))
         now_ms = self._now_ms()
@@ -184,7 +166,8 @@ class LocalEngine:
             is_done = self._goal is not None and self._is_at_goal()
             if is_done:
                 self._stage()
-                is_done = not (self._looks and self._buffers.events)
+                is_looking = self._transactions is not None and self._transactions.is_looking
+                is_done = not (is_looking and self._buffers.events)
             self._check_caught_up()
             if is_done:
                 return
@@ -261,34 +244,7 @@ class LocalEngine:
 
         Reads the first messages of topics whose tables do not exist.
         """
-        missing = [t for t in self._tables.tables.values() if not t.exists]
-        places = {place: EARLIEST for t in missing for place in self._places(t)}
-        ends = {place: end for place, end in self.source.ends(list(places)).items() if end > 0}
-        self.source.assign(dict.fromkeys(ends, EARLIEST))
-        first: dict[str, list[pa.Table]] = {}
-        table_of = self._tables.table_of
-        started_ms = self._now_ms()
-        while ends and self._now_ms() - started_ms < STILL_MS:
-            polled = self.source.poll(POLL_MESSAGES, POLL_S)
-            for place, messages in polled.messages.items():
-                first.setdefault(table_of[place[0]], []).append(messages)
-            done = {place for place, at in polled.read.items() if at >= ends.get(place, 0)}
-            done |= {place for place in ends if table_of[place[0]] in first}
-            for place in done & set(ends):
-                del ends[place]
-                self.source.unassign([place])
-        found: dict[str, NewTable | str] = {}
-        for table in missing:
-            events = pa.concat_tables(first[table.name]) if table.name in first else None
-            try:
-                if events is not None:
-                    decoder = self.settings.decoder
-                    found[table.name] = plan_table(table.name, events, table.options, decoder)
-                else:
-                    found[table.name] = "its topics are empty"
-            except TableError as error:
-                found[table.name] = str(error)
-        return found
+        return plan_new_tables(self._tables, self.source, self._topics, self._now_ms)
 
     def _now_ms(self) -> float:
         return self.environment.runtime.clock.monotonic_ms()
@@ -298,31 +254,24 @@ class LocalEngine:
             return POLL_MESSAGES  # what is missing may come after more than fits into a batch
         return max(min(self.pace.batch_events - self._buffers.events, POLL_MESSAGES), 1)
 
-    def _places(self, table: StreamTable) -> list[Place]:
-        return [
-            (topic, number)
-            for topic in table.topics
-            for number in range(self._topics.get(topic, 0))
-        ]
-
     def _offsets(self, tables: Collection[StreamTable]) -> dict[Place, int]:
         """Where tables begin in each partition of their topics."""
         return {
             place: table.own.get(place, EARLIEST)
             for table in tables
-            for place in self._places(table)
+            for place in table.places(self._topics)
         }
 
     def _begin(self, tables: Collection[StreamTable]) -> None:
         """Read the topics of tables, from where the tables stand."""
         begin = {p: at for p, at in self._offsets(tables).items() if p not in self._read}
-        cut = self._transactions
-        if cut is not None:
-            self._prepare_cut(cut, begin, tables)
+        if self._transactions is not None:
+            self._transactions.begin(begin, tables, self._topics, self._read)
         self._read |= {place: max(at, 0) for place, at in begin.items()}
         self.source.assign(begin)
         for name in self._tables.resumed.keys() - self._catching_up.keys():
-            self._catching_up[name] = self.source.ends(self._places(self._tables.tables[name]))
+            table = self._tables.tables[name]
+            self._catching_up[name] = self.source.ends(table.places(self._topics))
 
     def _finish(self) -> None:
         """Do a batch again for those of its tables that lack it."""
@@ -396,7 +345,7 @@ class LocalEngine:
                 self._goal.pop(place, None)
         self._buffers.drop(table.topics)
         if self._transactions is not None:
-            self._transactions.forget(table.topics)
+            self._transactions.cut.forget(table.topics)
 
     def _next(self, *, follow: bool) -> Polled:
         """What comes next, once all that decoding it takes is known.
@@ -446,30 +395,20 @@ class LocalEngine:
             self._moved_ms = self._now_ms()
         brought = sum(map(len, polled.messages.values()))
         self._more_waits = brought >= POLL_MESSAGES // 2  # full, but for the ends of partitions
-        cut = self._transactions
+        reading = self._transactions
         for place, messages in polled.messages.items():
             if place not in self._read:
                 continue  # left a moment ago
-            offsets = messages.column(ORDINAL).to_numpy()
-            if cut is not None and place == boundaries_place(cut):
-                values = self._values(messages).to_pylist()
-                cut.add_boundaries(boundaries_of(values, offsets), next_offset(messages))
-                continue
-            if cut is not None:
-                runs = runs_of(self._values(messages), offsets)
-                if any(run.truncates for run in runs) and self._refuses_truncates(place):
-                    continue
-                is_new = cut.add_events(place, runs)
-                messages = messages if is_new.all() else messages.filter(pa.array(is_new))
-            if len(messages):
-                self._buffers.add(place, messages)
+            wanted = messages if reading is None else reading.take_in(place, messages)
+            if wanted is None:
+                self._refuse_truncate(place[0])
+            elif len(wanted):
+                self._buffers.add(place, wanted)
         for place, at in polled.read.items():
             if place in self._read:
                 self._read[place] = at
-                if cut is not None and place == boundaries_place(cut):
-                    cut.add_boundaries((), at)
-                elif cut is not None:
-                    cut.read_to(place, at)
+                if reading is not None:
+                    reading.read_to(place, at)
 
     def _is_due(self, *, follow: bool) -> bool:
         if not self._buffers.events:
@@ -492,9 +431,9 @@ class LocalEngine:
         if self._transactions is None:
             counts = self._buffers.counts()
         else:
-            counts, last = self._transactions.take()
+            counts, last = self._transactions.cut.take()
             if last is not None:
-                ends[boundaries_place(self._transactions)] = last.offset + 1
+                ends[self._transactions.place] = last.offset + 1
                 transaction = last.text
         if not counts:
             return
@@ -536,16 +475,17 @@ class LocalEngine:
     def _look_around(self, *, follow: bool) -> None:
         """What is done now and then: new topics, what waits, whether anything moves."""
         now_ms = self._now_ms()
-        cut = self._transactions
+        reading = self._transactions
+        cut = None if reading is None else reading.cut
         waits = None if cut is None or not self._buffers.events else cut.waits_for()
         is_new = waits is not None and cut is not None and waits[1] not in cut.partitions
         soon_ms = TELL_MS if is_new else self.pace.refresh_ms
         if (follow or is_new) and now_ms - self._refreshed_ms >= min(soon_ms, self.pace.refresh_ms):
             self._refreshed_ms = now_ms
             self._refresh()
-        if cut is not None:
-            self._look_again(cut)
-            self._balance(cut, None if waits is None else waits[1])
+        if reading is not None:
+            reading.look_again(self._read)
+            self._balance(reading, None if waits is None else waits[1])
         if now_ms - self._told_ms >= TELL_MS:
             self._told_ms = now_ms
             self.listener.backlog(self._waiting())
@@ -577,7 +517,7 @@ class LocalEngine:
         return names | {
             table.name
             for table in self._tables.tables.values()
-            if any(place not in self._read for place in self._places(table))
+            if any(place not in self._read for place in table.places(self._topics))
         }
 
     def _refresh(self) -> None:
@@ -601,7 +541,7 @@ class LocalEngine:
         waiting: dict[str, dict[Place, int]] = {}
         buffered = self._buffers.counts()
         for name, table in self._tables.tables.items():
-            for place in self._places(table):
+            for place in table.places(self._topics):
                 if place in ends:
                     passed = 0 if place in buffered else self._read.get(place, 0)
                     count = max(ends[place] - max(table.own.get(place, 0), passed), 0)
@@ -616,20 +556,14 @@ class LocalEngine:
                 action="check the brokers, then run the same again",
             )
 
-    # ---- cuts at transactions
-
-    def _refuses_truncates(self, place: Place) -> bool:
+    def _refuse_truncate(self, topic: str) -> None:
         """Set a table aside that applies truncates, where they are in no transaction."""
-        table = self._tables.tables[self._tables.table_of[place[0]]]
-        if not table.options.choice.truncates:
-            return False
         reason = (
-            f"{place[0]} has a TRUNCATE, which is in no transaction of this source, so that one "
+            f"{topic} has a TRUNCATE, which is in no transaction of this source, so that one "
             "which Debezium sends again would empty the table once more; use --cut batch, or "
             "on-truncate=ignore"
         )
-        self._leave(self._tables.set_aside(table.name, reason))
-        return True
+        self._leave(self._tables.set_aside(self._tables.table_of[topic], reason))
 
     @property
     def _lacks_transactions(self) -> bool:
@@ -658,80 +592,24 @@ class LocalEngine:
             self.environment.runtime.clock.sleep_ms(POLL_S * 1e3)
         return False
 
-    def _plan_cut(self, *, may_wait: bool) -> TransactionCut | None:
+    def _plan_cut(self, *, may_wait: bool) -> TransactionReading | None:
         """How the stream is cut; None: the transaction topic may still come."""
-        routing = self.settings.routing
-        prefix = transaction_prefix(self._tables, self._topics, routing, may_wait=may_wait)
-        if prefix is None:
+        cut = plan_cut(self._tables, lambda: self._topics, self.settings.routing, may_wait=may_wait)
+        if cut is None:
             return None
-        return TransactionCut(
-            prefix=prefix,
-            expects=lambda topic: (
-                routing.takes(topic) and not routing.route([*self._topics, topic]).refused
-                and not any(topic in t.topics for t in self._tables.standing.values())
-            ),
-        )  # fmt: skip
+        return TransactionReading(
+            cut=cut,
+            tables=self._tables,
+            source=self.source,
+            now_ms=self._now_ms,
+            settle_ms=self.pace.settle_ms,
+            values=self._values,
+        )
 
-    def _prepare_cut(
-        self, cut: TransactionCut, begin: dict[Place, int], tables: Collection[StreamTable]
-    ) -> None:
-        """Add topics to the cut; the first time, the transaction topic to what is read."""
-        place = boundaries_place(cut)
-        newest = boundaries_staged(self._tables, place)
-        for table in tables:
-            for topic in table.topics:
-                cut.partitions[topic] = self._topics.get(topic, 0)
-        behind = {
-            p for t in tables for p in self._places(t)
-            if p in begin and (begin[p] == EARLIEST or t.position.offsets.get(place, -1) < newest)
-        }  # fmt: skip
-        cut.let_join(
-            p for t in tables for p in self._places(t)
-            if p in begin and (begin[p] == EARLIEST or t.name in self._tables.resumed)
-        )  # fmt: skip
-        boundaries_end = 0
-        if place not in self._read:
-            begin[place] = newest if newest >= 0 else EARLIEST
-            if newest < 0:
-                behind = set(begin) - {place}
-                boundaries_end = self.source.ends([place])[place]
-        for each, at in begin.items():
-            cut.read_to(each, max(at, 0))
-        ends = self.source.ends(sorted(behind))
-        if any(ends.values()):
-            self._looks.append(FirstLook(self._now_ms(), ends, boundaries_end))
-
-    def _look_again(self, cut: TransactionCut) -> None:
-        """The second look at what has had the time to arrive."""
-        now_ms, place = self._now_ms(), boundaries_place(cut)
-        due = [each for each in self._looks if now_ms - each.at_ms >= self.pace.settle_ms]
-        for first in due:
-            self._looks.remove(first)
-            places = [each for each in first.ends if each in self._read]
-            later_end = self.source.ends([place])[place]
-            cut.backlogs |= {
-                each: Backlog(first.ends[each], first.boundaries_end, end, later_end)
-                for each, end in self.source.ends(places).items()
-            }
-
-    def _remember(self, cut: TransactionCut) -> None:
-        """Read again which transactions the last batches hold."""
-        place = boundaries_place(cut)
-        end = boundaries_staged(self._tables, place)
-        begin = max(self.source.begins([place])[place], end - REMEMBERED_MAX)
-        if begin < end:
-            for messages in self._between({place: begin}, {place: end}).values():
-                offsets = messages.column(ORDINAL).to_numpy()
-                cut.remember(boundaries_of(self._values(messages).to_pylist(), offsets))
-
-    def _balance(self, cut: TransactionCut, wanted: str | None) -> None:
+    def _balance(self, reading: TransactionReading, wanted: str | None) -> None:
         """Where too much waits, bring only what the oldest open transaction waits for."""
-        boundaries = boundaries_place(cut)
         is_full = self._buffers.size_bytes >= 2 * self.pace.batch_bytes
-        full = {place for place in self._read if is_full and place[0] != wanted}
-        full.discard(boundaries)
-        if cut.open_count >= OPEN_TRANSACTIONS_MAX:
-            full.add(boundaries)
+        full = reading.to_pause(self._read, wanted, is_full=is_full)
         self.source.pause(sorted(full - self._paused))
         self.source.unpause(sorted(self._paused - full))
         self._paused = full

@@ -15,7 +15,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tableformat.cdc.many.local_engine import POLL_S, LocalEngine
+from tableformat.cdc.many.local_engine import LocalEngine
+from tableformat.cdc.many.source import POLL_S
 from tableformat.commit.retry import backoff_ms
 from tableformat.errors import (
     AccessRefusedError,

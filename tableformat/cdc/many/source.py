@@ -11,6 +11,9 @@ import pyarrow as pa
 from tableformat.cdc.many.positions import Offsets, Place
 
 EARLIEST = -2  # as an offset to begin at, as Kafka's clients and Spark have it
+POLL_MESSAGES = 5_000
+POLL_S = 0.05  # what a change waits for at most before it is looked at
+STILL_MS = 60_000  # nothing moves for so long: say so, or stop if there is an end
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,12 @@ class StreamTable:
         """The offsets of its own topics."""
         return self.position.of_topics(self.topics)
 
+    def places(self, partitions: Mapping[str, int]) -> list[Place]:
+        """The partitions of its topics; `partitions`: how many each topic has."""
+        return [
+            (topic, number) for topic in self.topics for number in range(partitions.get(topic, 0))
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBatch:
