@@ -33,21 +33,14 @@ from resolver.cycle import Computed, Cycle, Written
 from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
 from resolver.group_report import GroupReport
-from resolver.job import (
-    LOCK_TIMEOUT_MS,
-    Keeper,
-    Workers,
-    check_resolvable,
-    convert_left_deletes,
-    is_held_by_load,
-    open_keeper,
-    was_never_staged,
-)
+from resolver.job import LOCK_TIMEOUT_MS, convert_left_deletes
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from resolver.moved_staging import StagingMovedError
 from resolver.open_indexes import OpenIndexes
 from resolver.report import ResolveReport
+from resolver.resolvable import check_resolvable, is_held_by_load, was_never_staged
 from resolver.secondary import maintain_indexes
+from resolver.workers import Keeper, Workers
 from tableformat import InvalidInputError, Table
 from tableformat.after_commit import after_commit, reload_after
 from tableformat.catalog.base import TableState
@@ -122,9 +115,7 @@ def resolve_group(
 
     def open_member(table: Table) -> tuple[Keeper, Engine]:
         workers = Workers.of(table, engine, spark)
-        keeper = open_keeper(
-            table, table.state, target, workers, location=index_location, indexes=indexes
-        )
+        keeper = workers.open_keeper(table, target, location=index_location, indexes=indexes)
         return keeper, workers.engine
 
     manager = nullcontext(lock) if lock is not None else closing(maintenance_lock(environment))

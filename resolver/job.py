@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lock import HeldLease, LockManager
 from resolver.cycle import Cycle
 from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
-from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
+from resolver.index_keeper import Progress
 from resolver.key_choice import keyed
-from resolver.lost_snapshots import unpublished_snapshots
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
-from resolver.moved_staging import dropped_staging
 from resolver.open_indexes import OpenIndexes
 from resolver.report import ResolveReport
+from resolver.resolvable import check_resolvable, is_held_by_load, was_never_staged
 from resolver.secondary import maintain_indexes
-from resolver.shared_keeper import (
-    INDEX_CACHE,
-    SharedIndexKeeper,
-    cache_name,
-    configured_root,
-    default_root,
-    index_depot,
-)
 from resolver.target import live_files
-from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
+from resolver.workers import Keeper, Workers
+from tableformat import Table
 from tableformat.after_commit import after_commit, reload_after
-from tableformat.catalog.base import TableState
-from tableformat.commit.request import check_writable
-from tableformat.spec.names import LOAD, MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_TIMEOUT_MS = 60_000
-logger = logging.getLogger("icefold.resolver")
-Keeper = LocalIndexKeeper | SharedIndexKeeper
-SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started a JVM for this process
 
 
 def resolve(
@@ -138,118 +121,40 @@ def resolve(
         staged_after=staged_after,
     )
     workers = Workers.of(table, engine, spark)
-    keeper = open_keeper(
+    keeper = workers.open_keeper(
         table,
-        state,
         target,
-        workers,
-        index_directory,
-        index_location,
-        rebuild_index,
-        progress,
+        directory=index_directory,
+        location=index_location,
+        rebuild=rebuild_index,
+        progress=progress,
         indexes=indexes,
     )
-    task = f"resolve {state.name}"
-    with (
-        closing(maintenance_lock(table.environment))
-        if lock is None
-        else nullcontext(lock) as manager,
-        hold_maintenance(
-            state, manager, task=task, branch=target, timeout_ms=lock_timeout_ms
-        ) as lease,
-        closing(keeper),
-    ):
+    with _held(table, target, lock, lock_timeout_ms) as lease, closing(keeper):
         report = _run(table, options, lease, keeper, workers.engine)
         if not is_changed(report) or reload_after(table, report.done):
             maintain_indexes(
-                table.environment,
-                table.state,
-                target,
-                rebuild=rebuild_index,
-                progress=progress,
+                table.environment, table.state, target, rebuild=rebuild_index, progress=progress
             )
     if given is not table:
         reload_after(given, report.done)
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """The engine, and what it means for the place of the index."""
-
-    engine: Engine
-    is_cluster: bool = False
-    executor_cache: Callable[[str], Path] | None = None
-
-    @staticmethod
-    def of(table: Table, name: EngineName, spark: SparkSession | None) -> Workers:
-        """For an engine's name: see `resolve`."""
-        is_loaded = spark is not None or "pyspark" in sys.modules or SUBMITTED in os.environ
-        if name == "local" or (name == "auto" and not is_loaded):
-            return Workers(Engine(name=name))
-        try:
-            from resolver import spark_runner
-        except ImportError as error:
-            if name == "auto":
-                return Workers(Engine(name=name))
-            raise UnsupportedError(
-                "the engine spark needs PySpark", action="pip install 'icefold[spark]'"
-            ) from error
-        session = spark_runner.open_session(
-            spark, is_submitted=SUBMITTED in os.environ, start=name == "spark"
-        )
-        if session is None:
-            return Workers(Engine(name=name))
-        environment = table.environment
-        try:
-            runner = spark_runner.SparkRunner(session, environment.store)
-        except UnsupportedError:
-            if name == "spark":
-                raise
-            return Workers(Engine(name=name))  # a store in this process: nothing to choose
-        configured = environment.catalog.properties.get(INDEX_CACHE)
-        return Workers(
-            Engine(name=name, spark=runner),
-            spark_runner.is_cluster(session),
-            partial(spark_runner.executor_cache, configured),
-        )
-
-
-def open_keeper(
-    table: Table,
-    state: TableState,
-    target: str,
-    workers: Workers,
-    directory: str | os.PathLike[str] | None = None,
-    location: str | None = None,
-    rebuild: bool = False,
-    progress: Progress | None = None,
-    *,
-    indexes: OpenIndexes | None = None,
-) -> Keeper:
-    """What brings the index of `target` along, in a local folder or in shared storage; close it."""
-    environment = table.environment
-    if directory is not None and location is not None:
-        raise InvalidInputError(
-            "an index is in a local folder or in shared storage, not in both",
-            index_directory=directory,
-            index_location=location,
-        )
-    root = None if directory is not None else location or configured_root(environment)
-    if root is None and directory is None and workers.is_cluster:
-        root = default_root(environment)
-    if root is None:
-        folder = index_folder(environment, state, target) if directory is None else Path(directory)
-        return LocalIndexKeeper(
-            environment, folder, rebuild=rebuild, progress=progress, indexes=indexes
-        )
-    depot = index_depot(environment, root, state, target)
-    cache: Callable[[], Path] = Path  # without executors nobody asks
-    if workers.executor_cache is not None:
-        cache = partial(workers.executor_cache, cache_name(depot.root))
-    return SharedIndexKeeper(
-        environment, depot, workers.engine, cache, rebuild=rebuild, progress=progress
-    )
+@contextmanager
+def _held(
+    table: Table, target: str, lock: LockManager | None, timeout_ms: int
+) -> Iterator[HeldLease]:
+    """The table's maintenance lock; without a manager that of the catalog."""
+    own = closing(maintenance_lock(table.environment)) if lock is None else nullcontext(lock)
+    task = f"resolve {table.name}"
+    with (
+        own as manager,
+        hold_maintenance(
+            table.state, manager, task=task, branch=target, timeout_ms=timeout_ms
+        ) as lease,
+    ):
+        yield lease
 
 
 def _run(
@@ -280,56 +185,3 @@ def convert_left_deletes(
     report = Cycle(table.environment, table.identifier, own, keeper, engine).run(table.state)
     with after_commit(f"equality deletes on {options.target}: {report.done}"):
         table.refresh()
-
-
-def is_held_by_load(state: TableState, target: str) -> bool:
-    """Whether nothing is published because rows are loaded (`tableformat.cdc.load`)."""
-    is_held = target == MAIN_BRANCH and LOAD in state.metadata.properties
-    if is_held:
-        _tell_held(state.name, state.metadata.properties[LOAD])
-    return is_held
-
-
-@lru_cache(maxsize=1_000)
-def _tell_held(name: str, load: str) -> None:
-    """Once per load: a scheduler comes every second."""
-    del load
-    logger.warning("%s: nothing is published until its load is through", name)
-
-
-def was_never_staged(state: TableState, staging: str, target: str) -> bool:
-    """Whether the default staging branch does not exist yet: a scheduled job may come too early.
-
-    Raises:
-        NotFoundError: It is gone, and what was staged on it and not published is still there.
-    """
-    if staging != STAGING_BRANCH or state.ref(staging) is not None:
-        return False
-    dropped = unpublished_snapshots(state, staging=staging, target=target)
-    if dropped:
-        raise dropped_staging(state, staging, dropped)
-    return True
-
-
-def check_resolvable(state: TableState, staging: str, target: str) -> None:
-    """Refuse a table that cannot be resolved, and branches that are none; see `resolve`."""
-    check_writable(state.metadata, table=state.name)
-    state.required_key_ids("resolve")
-    for branch in (staging, target):
-        ref = state.ref(branch)
-        if not branch or (ref is not None and ref.snapshot_ref_type.value != "branch"):
-            raise InvalidInputError("not a branch", table=state.name, branch=repr(branch))
-    if target != MAIN_BRANCH and state.ref(target) is None:
-        raise NotFoundError(
-            "there is no such branch",
-            table=state.name,
-            branch=target,
-            action="create it first; only main may begin with a publish",
-        )
-    if state.head(staging) is None and staging != STAGING_BRANCH:
-        raise NotFoundError(
-            "there is no staging branch" if staging != target else "there is no such branch",
-            table=state.name,
-            branch=staging,
-            action="stage something first, or name another branch with --staging",
-        )

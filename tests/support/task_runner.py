@@ -9,8 +9,8 @@ from pathlib import Path
 from pyspark import cloudpickle
 
 from resolver.engine import Engine
-from resolver.job import Workers
 from resolver.runner import LocalRunner
+from resolver.workers import Workers
 
 
 class TaskRunner(LocalRunner):
