@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -98,20 +98,15 @@ def _parse(kind: Kind, text: str) -> float:
     return float(int(text))
 
 
+def _setting(kind: Kind) -> Callable[[str, float, str], Setting]:
+    return lambda name, default, text: Setting(name=name, kind=kind, default=default, text=text)
+
+
+_count, _bytes, _ms, _share = map(_setting, (Kind.COUNT, Kind.BYTES, Kind.MS, Kind.SHARE))
+
+
 def _flag(name: str, text: str, *, default: bool = True) -> Setting:
     return Setting(name=name, kind=Kind.FLAG, default=int(default), text=text)
-
-
-def _count(name: str, default: int, text: str) -> Setting:
-    return Setting(name=name, kind=Kind.COUNT, default=default, text=text)
-
-
-def _bytes(name: str, default: int, text: str) -> Setting:
-    return Setting(name=name, kind=Kind.BYTES, default=default, text=text)
-
-
-def _ms(name: str, default: int, text: str) -> Setting:
-    return Setting(name=name, kind=Kind.MS, default=default, text=text)
 
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = (MS_PER_UNIT[unit] for unit in ("s", "m", "h", "d"))
@@ -134,11 +129,10 @@ _TABLE = (
     _count("compact.commits", 100, "Commits since the last compaction that start one."),
     _count("compact.files", 64, "Data files added since then that start one."),
     _bytes("compact.bytes", 1 << 30, "Bytes added since then that start one."),
-    Setting(
-        name="compact.dv-share",
-        kind=Kind.SHARE,
-        default=0.2,
-        text="Share of rows that deletes by position hide that starts one (v2: since the last).",
+    _share(
+        "compact.dv-share",
+        0.2,
+        "Share of rows that deletes by position hide that starts one (v2: since the last).",
     ),
     _ms("compact.interval-ms", HOUR_MS, "Time after which any change starts one."),
     _ms("compact.min-interval-ms", 20 * SECOND_MS, "Pause between two compactions."),

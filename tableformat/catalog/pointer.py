@@ -104,8 +104,8 @@ class PointerCatalog:
         warehouse: str,
         allowed: AllowedLocations,
     ) -> None:
-        self._name = name
-        self._properties = dict(properties)
+        self.name = name
+        self.properties: Mapping[str, str] = dict(properties)
         self._pointers = pointers
         self._store = store
         self._runtime = runtime
@@ -117,17 +117,7 @@ class PointerCatalog:
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """See `Catalog.name`."""
-        return self._name
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """See `Catalog.properties`."""
-        return self._properties
+        return f"{type(self).__name__}({self.name!r})"
 
     def create_namespace(self, namespace: Identifier) -> None:
         """See `Catalog.create_namespace`."""

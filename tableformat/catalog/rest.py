@@ -105,9 +105,9 @@ class RestCatalog:
         places: TablePlaces,
         vault: CredentialVault,
     ) -> None:
-        self._name = name
+        self.name = name
         self._vault = vault
-        self._properties = dict(properties)
+        self.properties: Mapping[str, Any] = dict(properties)
         self._runtime = runtime
         self._places = places
         self._seen = SeenVersions()
@@ -115,24 +115,14 @@ class RestCatalog:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"RestCatalog({self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """See `Catalog.name`."""
-        return self._name
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """See `Catalog.properties`."""
-        return self._properties
+        return f"RestCatalog({self.name!r})"
 
     def create_namespace(self, namespace: Identifier) -> None:
         """See `Catalog.create_namespace`."""
         check_new_names(namespace)
         client = self._client()
         for depth in range(1, len(namespace) + 1):
-            with reading(self._name, client.redact):
+            with reading(self.name, client.redact):
                 try:
                     if not client.namespace_exists(namespace[:depth]):
                         client.create_namespace(namespace[:depth])
@@ -143,7 +133,7 @@ class RestCatalog:
         """See `Catalog.drop_namespace`."""
         client = self._client()
         try:
-            with reading(self._name, client.redact):
+            with reading(self.name, client.redact):
                 client.send("DELETE", Endpoints.drop_namespace, client.namespace_path(namespace))
         except AlreadyExistsError:  # what a conflict is, elsewhere
             raise namespace_not_empty(namespace) from None
@@ -153,7 +143,7 @@ class RestCatalog:
         client = self._client()
         found: list[Identifier] = []
         pending: list[Identifier] = [()]
-        with reading(self._name, client.redact):
+        with reading(self.name, client.redact):
             while pending:
                 below = [tuple(one) for one in client.list_namespaces(pending.pop())]
                 new = [one for one in below if one not in found]
@@ -166,7 +156,7 @@ class RestCatalog:
         client = self._client()
         namespaces = self.list_namespaces() if namespace is None else [tuple(namespace)]
         found: list[Identifier] = []
-        with reading(self._name, client.redact):
+        with reading(self.name, client.redact):
             for space in namespaces:
                 with suppress(NoSuchNamespaceError):  # also one that was dropped meanwhile
                     found += [tuple(one) for one in client.list_tables(space)]
@@ -221,10 +211,10 @@ class RestCatalog:
             except RefusedError as error:
                 if error.status == 409:
                     raise AlreadyExistsError("table exists already") from None
-                raise refused(error, self._name) from None
+                raise refused(error, self.name) from None
             except NoAnswerError as error:
                 if not error.sent:
-                    raise unavailable(self._name, str(error)) from None
+                    raise unavailable(self.name, str(error)) from None
                 raise CommitUnknownError(
                     f"table may or may not have been created: {error}",
                     action="look whether it is there",
@@ -247,7 +237,7 @@ class RestCatalog:
             reply = client.send("GET", Endpoints.load_table, client.table_path(identifier))
             return self._state(identifier, reply)
 
-        with error_context(table=".".join(identifier)), reading(self._name, client.redact):
+        with error_context(table=".".join(identifier)), reading(self.name, client.redact):
             return self._seen.newest(load, self._runtime.clock)
 
     def metadata_locations(self, identifiers: Collection[Identifier]) -> Locations | None:
@@ -259,7 +249,7 @@ class RestCatalog:
         """See `Catalog.drop_table`."""
         check_table_name(identifier)
         client = self._client()
-        with error_context(table=".".join(identifier)), reading(self._name, client.redact):
+        with error_context(table=".".join(identifier)), reading(self.name, client.redact):
             client.drop_table(identifier, purge_requested=False)
         self._seen.forget(identifier)
 
@@ -275,7 +265,7 @@ class RestCatalog:
             "destination": {"namespace": new[:-1], "name": new[-1]},
         }
         client = self._client()
-        with error_context(table=".".join(identifier)), reading(self._name, client.redact):
+        with error_context(table=".".join(identifier)), reading(self.name, client.redact):
             client.send("POST", Endpoints.rename_table, {}, body)
 
     @property
@@ -300,7 +290,7 @@ class RestCatalog:
             raise UnsupportedError(
                 "REST catalog cannot change several tables in one step",
                 action="publish them one by one",
-                catalog=self._name,
+                catalog=self.name,
             )
         if changed:
             with error_context(table=", ".join(each.base.name for each in changed)):
@@ -322,7 +312,7 @@ class RestCatalog:
                 f"REST catalog keeps no branch or tag of a table but main ({words})",
                 branch=others[0],
                 action=_IN_PLACE,
-                catalog=self._name,
+                catalog=self.name,
             )
 
     def _changes(self, commit: TableCommit) -> bool:
@@ -361,11 +351,11 @@ class RestCatalog:
             return self._settle_refusal(commits, error), False
         except NoAnswerError as error:
             if not error.sent:
-                raise unavailable(self._name, str(error)) from None
+                raise unavailable(self.name, str(error)) from None
             if error.kind == CANNOT and not any(_added_snapshots(commits)):
                 # No file hangs on the outcome of a change of metadata alone.
                 raise UnsupportedError(
-                    f"REST catalog cannot do this: {error}", catalog=self._name
+                    f"REST catalog cannot do this: {error}", catalog=self.name
                 ) from None
             lost = error
         except Exception as error:  # noqa: BLE001 - whatever it was, the request was sent
@@ -381,7 +371,7 @@ class RestCatalog:
         except TableError:
             if error.status in (400, 409):
                 raise _unknown(commits, error) from error
-            raise refused(error, self._name) from None
+            raise refused(error, self.name) from None
         if _has_landed(commits, current):
             return current
         is_current = all(
@@ -389,9 +379,9 @@ class RestCatalog:
             for each, state in zip(commits, current, strict=True)
         )
         if error.status == 400 and is_current:
-            raise InvalidInputError(f"REST catalog refused: {error}", catalog=self._name) from None
+            raise InvalidInputError(f"REST catalog refused: {error}", catalog=self.name) from None
         if error.status != 409 and is_current:
-            raise refused(error, self._name) from None
+            raise refused(error, self.name) from None
         conflict = CommitConflictError(
             f"another commit landed first: {error}", action="refresh and try again"
         )
@@ -418,7 +408,7 @@ class RestCatalog:
             raise NoAnswerError("the answer has no table metadata")
         metadata = metadata_from_json(raw, location=location)
         self._places.admit(metadata.location)
-        renew = TableCredentials(self._name, self._properties, identifier, metadata.location)
+        renew = TableCredentials(self.name, self.properties, identifier, metadata.location)
         vended = vended_credentials(reply, metadata.location)
         self._vault.grant(vended, renew)
         if not vended and offers_signing(reply):
@@ -433,8 +423,8 @@ class RestCatalog:
     def _client(self) -> RestClient:
         with self._lock:
             if self._connected is None:
-                with reading(self._name, partial(redact, properties=self._properties)):
-                    self._connected = RestClient(self._name, self._properties)
+                with reading(self.name, partial(redact, properties=self.properties)):
+                    self._connected = RestClient(self.name, self.properties)
             return self._connected
 
 

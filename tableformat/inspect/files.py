@@ -65,6 +65,14 @@ VECTOR_SCHEMA = pa.schema(
     ]
 )
 
+PARTITION_SUMMARY = pa.schema(
+    [
+        ("contains_null", pa.bool_()),
+        ("contains_nan", pa.bool_()),
+        ("lower_bound", pa.binary()),
+        ("upper_bound", pa.binary()),
+    ]
+)
 MANIFEST_SCHEMA = pa.schema(
     [
         ("content", pa.int8()),  # 0 data, 1 deletes
@@ -84,21 +92,13 @@ MANIFEST_SCHEMA = pa.schema(
         ("existing_rows_count", pa.int64()),
         ("deleted_rows_count", pa.int64()),
         ("first_row_id", pa.int64()),
-        (
-            "partition_summaries",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("contains_null", pa.bool_()),
-                        ("contains_nan", pa.bool_()),
-                        ("lower_bound", pa.binary()),
-                        ("upper_bound", pa.binary()),
-                    ]
-                )
-            ),
-        ),
+        ("partition_summaries", pa.list_(pa.struct(PARTITION_SUMMARY))),
     ]
 )
+_OF_MANIFEST = (  # these are called so in a manifest list, too
+    "partition_spec_id", "added_snapshot_id", "sequence_number", "min_sequence_number",
+    "first_row_id",
+)  # fmt: skip
 
 
 def snapshot_manifests(store: ObjectStore, snapshot: Snapshot | None) -> Sequence[ManifestFile]:
@@ -157,19 +157,14 @@ def entries_table(entries: Sequence[ManifestEntry], metadata: TableMetadata) -> 
 
 def vectors_table(entries: Iterable[ManifestEntry]) -> pa.Table:
     """The `vectors` view: one row per live deletion vector."""
+    of_entry = ("snapshot_id", "sequence_number")
     rows = [
         {
-            "referenced_data_file": entry.data_file.referenced_data_file,
-            "record_count": entry.data_file.record_count,
-            "file_path": entry.data_file.file_path,
-            "content_offset": entry.data_file.content_offset,
-            "content_size_in_bytes": entry.data_file.content_size_in_bytes,
-            "spec_id": entry.data_file.spec_id,
-            "snapshot_id": entry.snapshot_id,
-            "sequence_number": entry.sequence_number,
+            name: getattr(e if name in of_entry else e.data_file, name)
+            for name in VECTOR_SCHEMA.names
         }
-        for entry in entries
-        if entry.data_file.is_dv
+        for e in entries
+        if e.data_file.is_dv
     ]
     return pa.Table.from_pylist(rows, VECTOR_SCHEMA)
 
@@ -185,18 +180,9 @@ def _manifest_row(manifest: ManifestFile) -> dict[str, Any]:
         "content": int(manifest.content),
         "path": manifest.manifest_path,
         "length": manifest.manifest_length,
-        "partition_spec_id": manifest.partition_spec_id,
-        "added_snapshot_id": manifest.added_snapshot_id,
-        "sequence_number": manifest.sequence_number,
-        "min_sequence_number": manifest.min_sequence_number,
-        "first_row_id": manifest.first_row_id,
+        **{name: getattr(manifest, name) for name in _OF_MANIFEST},
         "partition_summaries": [
-            {
-                "contains_null": part.contains_null,
-                "contains_nan": part.contains_nan,
-                "lower_bound": part.lower_bound,
-                "upper_bound": part.upper_bound,
-            }
+            {name: getattr(part, name) for name in PARTITION_SUMMARY.names}
             for part in manifest.partitions or ()
         ],
     }

@@ -72,13 +72,6 @@ STAGED_SCHEMA = pa.schema(
         ("summary", pa.map_(pa.string(), pa.string())),
     ]
 )
-_STAGED_COUNTS = {
-    "added_data_files": "added-data-files",
-    "added_records": "added-records",
-    "added_equality_delete_files": "added-equality-delete-files",
-    "added_equality_deletes": "added-equality-deletes",
-    "added_files_size": "added-files-size",
-}
 
 
 def snapshots_table(metadata: TableMetadata) -> pa.Table:
@@ -174,8 +167,9 @@ def staged_table(state: TableState, staging: str, target: str = MAIN_BRANCH) -> 
             "ordinal": ordinal,
             **_snapshot_row(snapshot),
             **{
-                column: _number(summary_of(snapshot).get(key))
-                for column, key in _STAGED_COUNTS.items()
+                column: _number(summary_of(snapshot).get(column.replace("_", "-")))
+                for column in STAGED_SCHEMA.names
+                if column.startswith("added_")
             },
         }
         for ordinal, snapshot in enumerate(reversed(waiting), start=1)
