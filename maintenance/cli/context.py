@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from io import TextIOWrapper
 from types import FrameType
 from typing import Any, NoReturn, TextIO
@@ -140,6 +141,15 @@ def json_option(command: Any) -> Any:
         help="Short for --format json.",
     )  # fmt: skip
     return formats(short(command))
+
+
+def with_options(*options: Any) -> Callable[[Any], Any]:
+    """One decorator that gives a command several options, in this order."""
+
+    def decorate(command: Any) -> Any:
+        return reduce(lambda made, option: option(made), reversed(options), command)
+
+    return decorate
 
 
 def say(text: str) -> None:

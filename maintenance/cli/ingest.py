@@ -42,6 +42,11 @@ from tableformat.spec.names import STAGING_BRANCH
 from tableformat.spec.options import Options
 
 EXIT_DEAD_LETTERS = 3  # as of `maintain`: something is left to do
+# The records and how far they are come from the dead-letter table alone.
+NOT_OF_REPLAY = (
+    "files", "query_id", "batch_events", "kafka", "topic", "connector_jars", "kafka_options",
+    "starting_offsets", "checkpoint", "follow", "interval_s",
+)  # fmt: skip
 
 
 def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -220,7 +225,7 @@ def _ingest_one(
 ) -> None:
     is_stream = False
     if words.replay_dead_letters:
-        _check_replay(words)
+        words.refuse(NOT_OF_REPLAY, "--replay-dead-letters and {} exclude each other")
     elif words.in_any_order:
         raise click.UsageError("--in-any-order needs --replay-dead-letters")
     else:
@@ -313,26 +318,6 @@ def is_left_over(heard: Heard, *, allow_dead_letters: bool) -> bool:
 def _check_metrics(words: IngestWords, *, is_followed: bool) -> None:
     if words.metrics_port is not None and not is_followed:
         raise click.UsageError("--metrics-port needs --follow")
-
-
-def _check_replay(words: IngestWords) -> None:
-    """The records and how far they are come from the dead-letter table alone."""
-    given: dict[str, object] = {
-        "FILES": words.files,
-        "--query-id": words.query_id,
-        "--batch-events": words.batch_events,
-        "--kafka": words.kafka,
-        "--topic": words.topic,
-        "--connector-jar": words.connector_jars,
-        "--kafka-option": words.kafka_options,
-        "--starting-offsets": words.starting_offsets,
-        "--checkpoint": words.checkpoint,
-        "--follow": words.follow,
-        "--interval-s": words.interval_s,
-    }
-    for name, value in given.items():
-        if value:
-            raise click.UsageError(f"--replay-dead-letters and {name} exclude each other")
 
 
 @contextmanager

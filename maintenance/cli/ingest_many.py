@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from maintenance.cli.context import CliContext, print_json
+from maintenance.cli.context import CliContext, print_json, with_options
 from maintenance.cli.ingest_stream import interrupt_event, stream_session
 from maintenance.cli.ingest_totals import IngestTotals
 from maintenance.cli.ingest_words import KAFKA_BATCH_EVENTS, IngestWords
@@ -39,14 +39,7 @@ QUERY_PREFIX = "kafka:"
 logger = logging.getLogger("icefold.ingest")
 
 
-def many_options(command: Any) -> Any:
-    """The options of `icefold ingest` that only a stream into many tables has."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-_OPTIONS = (
+many_options = with_options(
     click.option(
         "--topics",
         metavar="PATTERN,...",
@@ -88,11 +81,9 @@ _OPTIONS = (
         help="With --topics: take up a table that was set aside, where it stood; may be repeated.",
     ),
 )
-NAMES = {
-    "topics": "--topics", "into": "--into", "exclude_topics": "--exclude-topics",
-    "tables_file": "--tables", "engine": "--engine", "cut": "--cut", "dry_run": "--dry-run",
-    "resume_tables": "--resume",
-}  # fmt: skip
+NAMES = (
+    "topics", "into", "exclude_topics", "tables_file", "engine", "cut", "dry_run", "resume_tables",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +107,7 @@ def many_request(words: IngestWords, decoder: RegistryDecoder | None) -> ManyReq
         TableError: A pattern, the file or an option in it is wrong.
     """
     if words.topics is None:
-        for name, option in NAMES.items():
-            if getattr(words, name):
-                raise click.UsageError(f"{option} needs --topics")
+        words.refuse(NAMES, "{} needs --topics")
         return None
     servers, namespace = _checked(words)
     cut = Cut(words.cut or Cut.BATCH.value)

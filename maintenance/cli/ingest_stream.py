@@ -27,6 +27,8 @@ from tableformat.spec.unicode import check_unicode
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+OF_KAFKA = ("topic", "connector_jars", "kafka_options", "starting_offsets")
+
 
 def checked_stream(words: IngestWords) -> bool:
     """Whether the words ask for a stream; else for plain files.
@@ -36,15 +38,7 @@ def checked_stream(words: IngestWords) -> bool:
     """
     files = words.files
     if words.kafka is None:
-        of_kafka = {
-            "--topic": words.topic,
-            "--connector-jar": words.connector_jars,
-            "--kafka-option": words.kafka_options,
-            "--starting-offsets": words.starting_offsets,
-        }
-        for name, value in of_kafka.items():
-            if value:
-                raise click.UsageError(f"{name} needs --kafka")
+        words.refuse(OF_KAFKA, "{} needs --kafka")
         if not files:
             raise click.UsageError("name FILES, or --kafka with --topic")
     elif files:

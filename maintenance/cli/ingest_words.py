@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import click
 
 from maintenance.logs import LogFormat
 from tableformat.spec.names import STAGING_BRANCH
 
 KAFKA_BATCH_EVENTS = 500_000
+_SPELLED = {
+    "files": "FILES", "connector_jars": "--connector-jar", "kafka_options": "--kafka-option",
+    "tables_file": "--tables", "resume_tables": "--resume",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +64,10 @@ class IngestWords:
     def interval_ms(self) -> float:
         """From the start of one batch to that of the next."""
         return 1_000 if self.interval_s is None else self.interval_s * 1_000
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise `click.UsageError` if one of some words was given; `{}` in `why` stands for it."""
+        for name in names:
+            if getattr(self, name):
+                option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
+                raise click.UsageError(why.format(option))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from maintenance.cli.context import parse_properties
+from maintenance.cli.context import parse_properties, with_options
 from maintenance.cli.ingest_words import IngestWords
 from tableformat.cdc.registry.client import RegistrySettings
 from tableformat.cdc.registry.decoder import RegistryDecoder
 
 NAMES = ("schema_registry", "registry_user_info", "registry_options")
 USER_INFO = "basic.auth.user.info"
-_OPTIONS = (
+registry_options = with_options(
     click.option(
         "--schema-registry",
         metavar="URL",
@@ -36,13 +34,6 @@ _OPTIONS = (
         help="A setting of the registry's client, such as ssl.ca.location=FILE; may be repeated.",
     ),
 )
-
-
-def registry_options(command: Any) -> Any:
-    """Add the options."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def registry_decoder(words: IngestWords) -> RegistryDecoder | None:

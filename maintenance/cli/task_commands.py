@@ -19,6 +19,7 @@ from maintenance.cli.context import (
     print_json,
     say,
     table_argument,
+    with_options,
 )
 from maintenance.cli.option_types import duration, size
 from maintenance.tasks.base import TaskReport
@@ -83,11 +84,9 @@ def _command(
                 after(report, as_json)
 
         run.__doc__ = arguments.__doc__
-        shared: list[Any] = [table_argument, *parameters, dry_run, LOCK_TIMEOUT, json_option]
-        command: Any = run
-        for each in reversed((*shared, pass_context)):
-            command = each(command)
-        return click.command(name)(command)
+        given = (table_argument, *parameters, dry_run, LOCK_TIMEOUT, json_option, pass_context)
+        made: click.Command = click.command(name)(with_options(*given)(run))
+        return made
 
     return decorate
 

@@ -166,8 +166,12 @@ def build_shared(
     if binding.key_fingerprint != key.fingerprint:
         raise InvalidInputError("the binding is for another key", key=key.fingerprint)
     number = depot.newest_number() + 1
-    build = _on_executors if isinstance(workplace.runner, ShufflingRunner) else _in_process
-    built = build(depot, binding, key, sources, workplace, runtime, options, progress)
+    build = _Build(depot, binding, key, sources, workplace, runtime, options, progress)
+    runner = workplace.runner
+    if isinstance(runner, ShufflingRunner):
+        built = build.on_executors(runner)
+    else:
+        built = build.in_process()
     dictionary_at = ShardPlace(
         depot=depot,
         folder=partial(Path, workplace.own_cache),
@@ -204,66 +208,64 @@ class _Built:
     files: dict[int, IndexedFile]
 
 
-def _on_executors(
-    depot: IndexDepot,
-    _binding: IndexBinding,
-    key: KeySchema,
-    sources: Sequence[SourceFile],
-    workplace: Workplace,
-    runtime: Runtime,
-    options: BuildOptions,
-    progress: Progress | None,
-) -> _Built:
-    runner = workplace.runner
-    assert isinstance(runner, ShufflingRunner)
-    rows = sum(source.record_count for source in sources)
-    # Every core should have a shard to look up.
-    wanted = max(EXECUTOR_SHARDS_MAX, rows // ROWS_PER_SHARD_MIN)
-    count = options.shard_count or max(default_shard_count(rows), min(runner.parallelism, wanted))
-    shards = ShardMap.even(count, options.shard_rows)
-    generation = f"gen-{runtime.ids.uuid().hex}"
-    places = places_of(depot, workplace.cache, shards, [()] * count)
-    if progress is not None:
-        progress(BuildProgress("on executors", 0, rows, 0, count))
-    built = runner.shuffle(
-        partial(split_rows, key, shards),
-        [RowSource(file_id, source.read) for file_id, source in enumerate(sources)],
-        partial(build_shard, places),
-        count,
-    )
-    if progress is not None:
-        progress(BuildProgress("on executors", rows, rows, count, count))
-    return _Built(generation, tuple(built), {i: source.file for i, source in enumerate(sources)})
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """The arguments of `build_shared`."""
 
+    depot: IndexDepot
+    binding: IndexBinding
+    key: KeySchema
+    sources: Sequence[SourceFile]
+    workplace: Workplace
+    runtime: Runtime
+    options: BuildOptions
+    progress: Progress | None
 
-def _in_process(
-    depot: IndexDepot,
-    binding: IndexBinding,
-    key: KeySchema,
-    sources: Sequence[SourceFile],
-    workplace: Workplace,
-    runtime: Runtime,
-    options: BuildOptions,
-    progress: Progress | None,
-) -> _Built:
-    folder = workplace.own_cache / "build"
-    local = build_index(
-        folder, binding, key, sources, runtime=runtime, options=options, progress=progress
-    )
-    generation, files, names = local.generation, local.files(), local.run_names
-    local.close()
-
-    def upload(place: RunsPlace) -> Runs:
-        return tuple(
-            publish_run(place, generation.run_path(name), name) for name in names[place.shard]
+    def on_executors(self, runner: ShufflingRunner) -> _Built:
+        rows = sum(source.record_count for source in self.sources)
+        # Every core should have a shard to look up.
+        wanted = max(EXECUTOR_SHARDS_MAX, rows // ROWS_PER_SHARD_MIN)
+        usual = max(default_shard_count(rows), min(runner.parallelism, wanted))
+        count = self.options.shard_count or usual
+        shards = ShardMap.even(count, self.options.shard_rows)
+        generation = f"gen-{self.runtime.ids.uuid().hex}"
+        if self.progress is not None:
+            self.progress(BuildProgress("on executors", 0, rows, 0, count))
+        built = runner.shuffle(
+            partial(split_rows, self.key, shards),
+            [RowSource(file_id, source.read) for file_id, source in enumerate(self.sources)],
+            partial(build_shard, self._places(shards)),
+            count,
         )
+        if self.progress is not None:
+            self.progress(BuildProgress("on executors", rows, rows, count, count))
+        files = {file_id: source.file for file_id, source in enumerate(self.sources)}
+        return _Built(generation, tuple(built), files)
 
-    places = places_of(
-        depot,
-        workplace.cache,
-        ShardMap.even(len(names), options.shard_rows),
-        [()] * len(names),
-    )
-    shards = workplace.runner.run(upload, places)
-    shutil.rmtree(folder, ignore_errors=True)
-    return _Built(generation.name, tuple(shards), files)
+    def in_process(self) -> _Built:
+        folder = self.workplace.own_cache / "build"
+        local = build_index(
+            folder,
+            self.binding,
+            self.key,
+            self.sources,
+            runtime=self.runtime,
+            options=self.options,
+            progress=self.progress,
+        )
+        generation, files, names = local.generation, local.files(), local.run_names
+        local.close()
+
+        def upload(place: RunsPlace) -> Runs:
+            return tuple(
+                publish_run(place, generation.run_path(name), name) for name in names[place.shard]
+            )
+
+        places = self._places(ShardMap.even(len(names), self.options.shard_rows))
+        shards = self.workplace.runner.run(upload, places)
+        shutil.rmtree(folder, ignore_errors=True)
+        return _Built(generation.name, tuple(shards), files)
+
+    def _places(self, shards: ShardMap) -> list[RunsPlace]:
+        """The places of shards that have no run yet."""
+        return places_of(self.depot, self.workplace.cache, shards, [()] * len(shards))

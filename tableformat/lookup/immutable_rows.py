@@ -32,7 +32,8 @@ from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
 from tableformat.integer_order import distinct, stable_order
 from tableformat.lookup.keys import KeyColumns, parse_keys
-from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
+from tableformat.lookup.live_rows import live_rows_of_keys
+from tableformat.lookup.locator import LiveRows
 from tableformat.lookup.snapshot_rows import RowCaches, RowsOfFile, SnapshotRows
 from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.scan.plan import plan_scan

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.lookup.keys import KeyColumns
-from tableformat.lookup.locator import KeyQuery, Located, open_locator
+from tableformat.lookup.locator import KeyQuery, LiveRows, Located, open_locator
 from tableformat.lookup.scan_lookup import scan_for_keys
 from tableformat.lookup.snapshot_rows import RowCaches, SnapshotRows
 from tableformat.scan.plan import ScanPlan, plan_scan
 
 FILE, POSITION = "_file", "_pos"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LiveRows:
-    """Live rows of keys.
-
-    Attributes:
-        key: Shape `(n,)`: ordinal of the key.
-        file: Shape `(n,)`: ordinal in `paths`.
-        position: Shape `(n,)`: 0-based row ordinal in the file.
-        paths: Data files of the snapshot.
-    """
-
-    key: Int64s
-    file: Int64s
-    position: Int64s
-    paths: tuple[str, ...]
 
 
 def live_rows_of_keys(

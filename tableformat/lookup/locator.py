@@ -45,22 +45,31 @@ class KeyQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Located:
-    """Where rows are: every live row of each key, and maybe some that are deleted.
+class LiveRows:
+    """Live rows of keys.
 
     Attributes:
         key: Shape `(n,)`: ordinal of the key.
         file: Shape `(n,)`: ordinal in `paths`.
         position: Shape `(n,)`: 0-based row ordinal in the file.
         paths: Data files of the snapshot.
-        source: `INDEX` or `FOLLOWED`.
-        reason: What the index is behind, for people.
     """
 
     key: Int64s
     file: Int64s
     position: Int64s
     paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Located(LiveRows):
+    """Where rows are: every live row of each key, and maybe some that are deleted.
+
+    Attributes:
+        source: `INDEX` or `FOLLOWED`.
+        reason: What the index is behind, for people.
+    """
+
     source: LookupSource = LookupSource.INDEX
     reason: str | None = None
 

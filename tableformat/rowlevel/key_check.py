@@ -29,7 +29,8 @@ from tableformat.codec.puffin.deletion_vector import Positions, build_positions,
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
 from tableformat.lookup.keys import KeyColumns, parse_keys
-from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
+from tableformat.lookup.live_rows import live_rows_of_keys
+from tableformat.lookup.locator import LiveRows
 from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.rowlevel.planning import OperationPlan
 from tableformat.spec.arrow_arrays import python_rows
