@@ -131,8 +131,12 @@ def resolve(
         indexes=indexes,
     )
     with _held(table, target, lock, lock_timeout_ms) as lease, closing(keeper):
-        report = _run(table, options, lease, keeper, workers.engine)
-        if not is_changed(report) or reload_after(table, report.done):
+        options = replace(options, fence=lambda: fence_of(lease))
+        convert_left_deletes(table, options, keeper, workers.engine)
+        cycle = Cycle(table.environment, table.identifier, options, keeper, workers.engine)
+        report = cycle.run(table.state)
+        is_changed = report.staged_snapshots or report.trimmed
+        if not is_changed or reload_after(table, report.done):
             maintain_indexes(
                 table.environment, table.state, target, rebuild=rebuild_index, progress=progress
             )
@@ -155,23 +159,6 @@ def _held(
         ) as lease,
     ):
         yield lease
-
-
-def _run(
-    table: Table,
-    options: CycleOptions,
-    lease: HeldLease,
-    keeper: Keeper,
-    engine: Engine,
-) -> ResolveReport:
-    options = replace(options, fence=lambda: fence_of(lease))
-    convert_left_deletes(table, options, keeper, engine)
-    return Cycle(table.environment, table.identifier, options, keeper, engine).run(table.state)
-
-
-def is_changed(report: ResolveReport) -> bool:
-    """Whether a cycle has committed anything."""
-    return bool(report.staged_snapshots or report.trimmed)
 
 
 def convert_left_deletes(

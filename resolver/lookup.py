@@ -141,7 +141,7 @@ class IndexLocator:
             opened = self._opened(folder, wanted)
             if opened is None:
                 return NotLocated(self._why_missing(query))
-            if not _is_for(opened.reader.binding, wanted):
+            if not opened.reader.binding.is_like(wanted):
                 return NotLocated("the index is for another table or key; resolve builds it afresh")
             keys = encode_keys(query.keys.columns, reader.key)
             if opened.reader.binding.snapshot_id == wanted.snapshot_id:
@@ -244,12 +244,6 @@ class IndexLocator:
                 f"the index is at snapshot {bound.snapshot_id}, which has expired; run resolve"
             )
         return found
-
-
-def _is_for(found: IndexBinding, wanted: IndexBinding) -> bool:
-    """Whether only the snapshot may differ."""
-    nowhere = {"snapshot_id": None, "sequence_number": 0}
-    return found.at(**nowhere) == wanted.at(**nowhere)  # type: ignore[arg-type]
 
 
 def _merged(reader: IndexReader, overlay: _Overlay, keys: EncodedKeys) -> Located:

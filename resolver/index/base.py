@@ -60,6 +60,11 @@ class IndexBinding:
         """The same table, branch and key at another snapshot."""
         return replace(self, snapshot_id=snapshot_id, sequence_number=sequence_number)
 
+    def is_like(self, other: IndexBinding) -> bool:
+        """Whether nothing but the snapshot differs."""
+        here = other.at(snapshot_id=self.snapshot_id, sequence_number=self.sequence_number)
+        return here == self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedFile:

@@ -253,8 +253,7 @@ class LocalIndex:
             raise InvalidInputError(
                 "the index has changed since this change was prepared", prepared=prepared.id
             )
-        mine = self.binding.at(snapshot_id=None, sequence_number=0)
-        if binding.at(snapshot_id=None, sequence_number=0) != mine:
+        if not binding.is_like(self.binding):
             raise InvalidInputError("an index keeps its table, branch and key", binding=binding)
         self._interrupted = prepared.id
         header = replace(change.header, binding=binding)

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from resolver.index.base import IndexDamagedError
 from resolver.index.depot import IndexDepot
 from resolver.index.folder import disk_errors
 from resolver.index.run import Run
-from resolver.index.shard_cache import fetch, keep, remove_abandoned
+from resolver.index.shard_cache import fetch, healing, keep, remove_abandoned
 from resolver.index.shard_map import ShardRange
 from resolver.index.shared_versions import StoredFile
 from tableformat.sized_cache import SizedCache
@@ -62,23 +61,14 @@ _open_runs: SizedCache[Run] = SizedCache(OPEN_RUNS_BYTES_MAX, lambda run: run.me
 
 
 def with_runs(place: RunsPlace, work: Callable[[list[Run]], T]) -> T:
-    """Do something with the runs of a shard, and again with fresh copies if one turns out damaged.
+    """Do something with the runs of a shard; see `healing`."""
 
-    What is damaged then is damaged in shared storage.
-
-    Raises:
-        IndexDamagedError: The shard cannot be trusted.
-        StoreUnavailableError: The store or the disk failed.
-
-    Effects: files in the cache folder.
-    """
-    try:
-        return work(_opened(place))
-    except IndexDamagedError:
+    def drop() -> None:
         forget_open(place.path)
         for path in place.path.glob("*.run"):
             path.unlink(missing_ok=True)
-        return work(_opened(place))
+
+    return healing(lambda: work(_opened(place)), drop)
 
 
 def publish_run(place: RunsPlace, path: Path, name: str) -> StoredFile:

@@ -88,7 +88,14 @@ def _block_cache() -> Any:
 
 def with_shard(place: ShardPlace, work: Callable[[Shard], T]) -> T:
     """Do something with a shard, opened for reading; see `healing`."""
-    return healing(place, lambda: work(_opened(place)))
+    return healing(lambda: work(_opened(place)), lambda: drop_copy(place))
+
+
+def drop_copy(place: ShardPlace) -> None:
+    """Close a shard's copy, and remove it."""
+    _open_shards.forget(lambda path: path == place.path)
+    for path in (*place.path.glob("open-*"), place.path / "files"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _opened(place: ShardPlace) -> Shard:
@@ -100,7 +107,7 @@ def _opened(place: ShardPlace) -> Shard:
     return known[1]
 
 
-def healing(place: ShardPlace, work: Callable[[], T]) -> T:
+def healing(work: Callable[[], T], drop: Callable[[], None]) -> T:
     """Do something with a shard's copy, and again with a fresh one if it turns out damaged.
 
     What is damaged then is damaged in shared storage.
@@ -114,9 +121,7 @@ def healing(place: ShardPlace, work: Callable[[], T]) -> T:
     try:
         return work()
     except IndexDamagedError:
-        _open_shards.forget(lambda path: path == place.path)
-        for path in (*place.path.glob("open-*"), place.path / "files"):
-            shutil.rmtree(path, ignore_errors=True)
+        drop()
         return work()
 
 

@@ -32,6 +32,7 @@ from resolver.index.runs import rows_of_keys, write_change, write_run
 from resolver.index.shard import SstChunk, write_sst
 from resolver.index.shard_cache import (
     ShardPlace,
+    drop_copy,
     healing,
     new_shard,
     publish_shard,
@@ -174,7 +175,7 @@ def ingest(place: ShardPlace, state: str, pairs: Callable[[], Iterable[SstChunk]
             shard.ingest(sst)
             return publish_shard(place, shard, scratch, state)
 
-    return healing(place, work)
+    return healing(work, lambda: drop_copy(place))
 
 
 def create(place: ShardPlace, state: str, pairs: Iterable[SstChunk]) -> ShardVersion:

@@ -239,8 +239,7 @@ class SharedIndex:
             raise InvalidInputError(
                 "the index has changed since this change was prepared", prepared=prepared.id
             )
-        mine = self.binding.at(snapshot_id=None, sequence_number=0)
-        if binding.at(snapshot_id=None, sequence_number=0) != mine:
+        if not binding.is_like(self.binding):
             raise InvalidInputError("an index keeps its table, branch and key", binding=binding)
         version = replace(draft, binding=binding)
         self._runtime.fail_point("index.apply.before")
