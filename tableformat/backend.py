@@ -117,7 +117,7 @@ def _catalog_type(name: str, properties: Mapping[str, Any]) -> str:
 
 
 def _open_sql(name: str, given: Mapping[str, Any], runtime: Runtime) -> Environment:
-    from tableformat.catalog.sql import SqlCatalog
+    from tableformat.catalog.sql import SqlCatalog, SqlPointers
 
     properties = _text_properties(given)
     place = properties.get("warehouse")
@@ -131,7 +131,7 @@ def _open_sql(name: str, given: Mapping[str, Any], runtime: Runtime) -> Environm
     catalog = SqlCatalog(
         name,
         properties | {"type": "sql", "uri": uri, "warehouse": warehouse},
-        uri=uri,
+        pointers=SqlPointers(uri, name),
         store=store,
         runtime=runtime,
         warehouse=warehouse,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -51,9 +51,6 @@ from tableformat.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from tableformat.runtime import Runtime
-from tableformat.store.base import ObjectStore
-from tableformat.store.locations import AllowedLocations
 
 BUSY_TIMEOUT_MS = 60_000  # a writer holds SQLite's lock for one fsync; hundreds may queue
 _SETTLE_TIMEOUT_MS = 30_000
@@ -108,6 +105,10 @@ class SqlPointers:
     Args:
         uri: SQLAlchemy URL. May hold a password: never shown.
         catalog_name: Part of every key; catalogs of several names share one database.
+
+    Raises:
+        InvalidInputError: The uri is not a SQLAlchemy URL.
+        UnsupportedError: Another database than SQLite and PostgreSQL.
     """
 
     def __init__(self, uri: str, catalog_name: str) -> None:
@@ -344,33 +345,7 @@ class SqlPointers:
 
 
 class SqlCatalog(PointerCatalog):
-    """`Catalog` in a SQL database.
-
-    Raises:
-        InvalidInputError: The uri is not a SQLAlchemy URL.
-        UnsupportedError: Another database than SQLite and PostgreSQL, or its driver is missing.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        properties: Mapping[str, str],
-        *,
-        uri: str,
-        store: ObjectStore,
-        runtime: Runtime,
-        warehouse: str,
-        allowed: AllowedLocations,
-    ) -> None:
-        super().__init__(
-            name,
-            properties,
-            pointers=SqlPointers(uri, name),
-            store=store,
-            runtime=runtime,
-            warehouse=warehouse,
-            allowed=allowed,
-        )
+    """`Catalog` in a SQL database: its `pointers` are `SqlPointers`."""
 
 
 def _parse_url(uri: str) -> URL:
