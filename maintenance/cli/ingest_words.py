@@ -69,5 +69,9 @@ class IngestWords:
         """Raise `click.UsageError` if one of some words was given; `{}` in `why` stands for it."""
         for name in names:
             if getattr(self, name):
-                option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
-                raise click.UsageError(why.format(option))
+                raise click.UsageError(why.format(spelled(name)))
+
+
+def spelled(name: str) -> str:
+    """The word of a field, as it is typed."""
+    return _SPELLED.get(name, f"--{name.replace('_', '-')}")

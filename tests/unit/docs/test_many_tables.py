@@ -5,6 +5,7 @@ from pathlib import Path
 
 from maintenance.cli.ingest import ingest
 from maintenance.cli.ingest_many import NAMES
+from maintenance.cli.ingest_words import spelled
 from tableformat.cdc.many.engine_choice import LOCAL_LAG_MAX
 from tableformat.cdc.many.routing import Routing, TopicPattern
 from tableformat.cdc.many.stream_file import parse_stream_file
@@ -18,7 +19,7 @@ def test_options_named_are_those_of_the_command():
     known = {name for param in ingest.params for name in param.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
     assert named <= known | {"--remove"}
-    assert set(NAMES.values()) <= named
+    assert set(map(spelled, NAMES)) <= named
     assert f"{LOCAL_LAG_MAX:,}" in PAGE
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from maintenance.cli.ingest import ingest
-from maintenance.cli.registry_options import _OPTIONS
+from maintenance.cli.registry_options import NAMES
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "schema-registry.md").read_text()
 
@@ -14,7 +14,7 @@ def test_options_named_are_those_of_the_command():
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
     assert named <= known
     assert {name for name in known if "registry" in name} <= named
-    assert len(_OPTIONS) == sum("registry" in name for name in known)
+    assert len(NAMES) == sum("registry" in name for name in known)
     variables = {param.envvar for param in ingest.params} - {None}
     assert all(name in PAGE for name in variables)
 

@@ -5,6 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from maintenance.cli.ingest import NOT_OF_REPLAY, ingest
+from maintenance.cli.ingest_many import NAMES
+from maintenance.cli.ingest_stream import OF_KAFKA
+from maintenance.cli.ingest_words import spelled
 from maintenance.cli.main import cli
 
 KAFKA = ("--kafka", "localhost:9092", "--topic", "orders", "--checkpoint", "c")
@@ -144,3 +148,9 @@ def test_credentials_of_a_registry_show_nowhere(tmp_path):
         assert result.exit_code != 0
         assert line in result.stderr.splitlines()[-1]
         assert "hunter2" not in result.output
+
+
+@pytest.mark.parametrize("name", sorted({*NOT_OF_REPLAY, *NAMES, *OF_KAFKA}))
+def test_words_that_are_refused_are_named_as_they_are_typed(name):
+    [param] = [param for param in ingest.params if param.name == name]
+    assert spelled(name) in (param.opts if name != "files" else ["FILES"])
