@@ -15,12 +15,15 @@ from lock.lock_names import lock_name
 from lock.manager import LockManager
 from lock.open import default_lock_url, open_lock
 
+LeaseManager = LockManager  # its name in 0.1
+
 __all__ = [
     "CorruptLockError",
     "HeldLease",
     "InvalidLockError",
     "Lease",
     "LeaseLostError",
+    "LeaseManager",
     "LeaseUnavailableError",
     "LockError",
     "LockManager",
