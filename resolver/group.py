@@ -226,8 +226,9 @@ class Group:
         identifiers = [each.identifier for each in self.tables]
         states = load_all(self.environment.catalog, identifiers, known)
         for state in states:
-            check_resolvable(state, self.options.staging, self.options.target)
-            was_never_staged(state, self.options.staging, self.options.target)
+            # A pattern means tables of no stream as well: that of dead letters has no key.
+            if not was_never_staged(state, self.options.staging, self.options.target):
+                check_resolvable(state, self.options.staging, self.options.target)
         return states
 
     def _plan(self, states: Iterable[TableState], seen: Mapping[str, int]) -> CutPlan:

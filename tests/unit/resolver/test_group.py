@@ -18,6 +18,7 @@ from resolver import resolve, resolve_group
 from resolver.cut_plan import plan_cut, staged_batches
 from resolver.maintenance_lock import maintenance_lock_name
 from tableformat.cdc.cuts import CutName, load_all, load_cuts
+from tableformat.cdc.dead_letter import load_dead_letter_table
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import replace_branch
 from tableformat.environment import Environment
@@ -111,6 +112,14 @@ def test_group_is_published_up_to_the_newest_whole_batch_under_one_name(world):
     assert world.shows(last)
     world.check_cuts(last)
     assert world.resolve().cut is None
+
+
+def test_tables_that_no_stream_feeds_need_no_key_to_be_among_them(world):
+    letters = load_dead_letter_table(world.catalog.environment, ("bank", "a_dead_letter"))
+    tables = [*world.tables.values(), world.catalog.load_table(letters.name)]
+    last = world.batch(A, B)
+    assert resolve_group(tables).cut == f"{QUERY}/{last}"
+    assert world.shows(last)
 
 
 def test_batch_that_a_table_lacks_is_not_published_and_said(world):
