@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 from rich.table import Table as Grid
 
-from maintenance.cli.column_types import parse_columns_ddl
 from maintenance.cli.context import (
     CliContext,
     ListedGroup,
@@ -18,6 +17,7 @@ from maintenance.cli.context import (
 )
 from maintenance.cli.table_properties import check_settings
 from tableformat import Table
+from tableformat.spec.column_types import parse_columns_ddl
 from tableformat.spec.names import PRIMARY_KEY
 
 

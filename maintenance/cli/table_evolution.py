@@ -8,7 +8,6 @@ from typing import Any
 import click
 from pyiceberg.table.update.schema import UpdateSchema
 
-from maintenance.cli.column_types import parse_column, parse_type
 from maintenance.cli.context import (
     CliContext,
     TableName,
@@ -20,6 +19,7 @@ from maintenance.cli.context import (
 from maintenance.cli.table_properties import check_settings
 from tableformat import Table
 from tableformat.errors import InvalidInputError
+from tableformat.spec.column_types import parse_column, parse_type
 
 name_argument = click.argument("name", type=TableName())
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from lock.errors import InvalidLockError
 from lock.lock_names import check_lock_name, lock_name, storage_key
-from maintenance.cli.column_types import parse_column
 from maintenance.cli.lookup import parse_key
 from maintenance.cli.option_types import size
 from maintenance.settings import find_setting, parse_duration_ms
@@ -21,6 +20,7 @@ from tableformat.cdc.many.stream_file import parse_stream_bytes
 from tableformat.cdc.sink import SinkOptions
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.rowlevel.planning import plan_statement
+from tableformat.spec.column_types import parse_column
 from tableformat.sql.statement import parse_statement
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 from tests.fuzz.mutate_bytes import BYTE_MUTATORS

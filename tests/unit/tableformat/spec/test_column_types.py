@@ -19,8 +19,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from maintenance.cli.column_types import DEPTH_MAX, parse_columns_ddl, parse_type
 from tableformat.errors import InvalidInputError
+from tableformat.spec.column_types import DEPTH_MAX, parse_columns_ddl, parse_type
 from tableformat.table_definition import define_schema
 
 
