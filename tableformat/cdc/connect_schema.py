@@ -46,6 +46,8 @@ from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
 SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*(?:\{|null\s*,\s*"payload"\s*:)')
 ENVELOPE = re.compile(rf'(?:{SCHEMA_FIRST.pattern}|\s*\{{\s*"payload"\s*:\s*(?:\{{|null\b))')
 _SCALE = re.compile(r"-?[0-9]{1,3}")  # decimals have 38 digits
+# PostgreSQL's numeric(5, -2) has 2046, eleven bits, and values of as many zeros.
+_NEGATIVE_SCALE = re.compile(r"1[0-9]{3}|20[0-4][0-9]")
 _MEMBER = re.compile(r'\s*[{,]\s*"(schema|payload)"\s*:\s*')
 
 # Connect's and Debezium's semantic types (the schema's `name`) that say how a value is encoded, and
@@ -274,6 +276,8 @@ def hint_for(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> Hint:
         return Hint(encoding=encoding)
     parameters = declared.get("parameters")
     scale = parameters.get("scale") if isinstance(parameters, dict) else None
+    if _NEGATIVE_SCALE.fullmatch(str(scale)):
+        return Hint(contradiction=f"{name} of a negative scale")
     if not _SCALE.fullmatch(str(scale)):
         return Hint()
     return Hint(encoding=Encoding.PRECISE, scale=int(str(scale)))

@@ -541,13 +541,21 @@ def _unrounded(decode: Decode) -> Decode:
     return decode_exactly
 
 
+def _rescaled(values: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        return values.cast(target)
+    except pa.ArrowInvalid:
+        column = f"decimal({target.precision}, {target.scale})"
+        raise pa.ArrowInvalid(f"a number of more digits than a {column} has") from None
+
+
 def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDecode:
     def precise(values: pa.Array) -> pa.Array:
         if pa.types.is_struct(values.type):
             return variable(values)
         if pa.types.is_decimal(values.type):
             return values
-        return decode_unscaled(decode_base64(values), scale).cast(target)
+        return _rescaled(decode_unscaled(decode_base64(values), scale), target)
 
     def variable(values: pa.Array) -> pa.Array:
         scales, texts = pc.struct_field(values, "scale"), pc.struct_field(values, "value")
@@ -555,7 +563,8 @@ def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDec
         for one in pc.drop_null(pc.unique(scales)).to_pylist():
             mask = pc.fill_null(pc.equal(scales, one), False)
             unscaled = decode_base64(texts.filter(mask))
-            result = pc.replace_with_mask(result, mask, decode_unscaled(unscaled, one).cast(target))
+            decimals = _rescaled(decode_unscaled(unscaled, one), target)
+            result = pc.replace_with_mask(result, mask, decimals)
         if result.null_count != values.null_count:
             raise pa.ArrowInvalid("a decimal without scale or value")
         return result

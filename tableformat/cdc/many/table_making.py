@@ -28,6 +28,7 @@ from tableformat.cdc.schema_evolution import log_replaced_nulls
 from tableformat.commit.creation import KEPT_HISTORY, create_table
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, InvalidInputError
+from tableformat.spec.column_types import parse_type
 from tableformat.spec.metadata_json import COMPRESSION_CODEC
 from tableformat.spec.types import check_new_column_names
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
@@ -256,21 +257,11 @@ def _check_columns(name: str, declared: DeclaredRow, options: MakingOptions) -> 
 def _column_type(
     column: str, declared: Mapping[str, Any], options: MakingOptions
 ) -> iceberg.IcebergType:
-    given = options.columns.get(column)
-    if given is None:
-        kind = connect_type(declared)
-        assert kind is not None
-        return kind
-    try:
-        return iceberg.NestedField.model_validate(
-            {"id": 1, "name": column, "type": given, "required": False}
-        ).field_type
-    except ValueError as error:
-        raise InvalidInputError(
-            f"not an Iceberg type: '{given}'",
-            column=column,
-            action="write long, decimal(10,2), timestamptz, ...",
-        ) from error
+    if column in options.columns:
+        return parse_type(options.columns[column])
+    kind = connect_type(declared)
+    assert kind is not None
+    return kind
 
 
 def _check_has_row(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
@@ -15,6 +16,7 @@ from tableformat.cdc.formats import FormatChoice, choose_format, find_format
 from tableformat.cdc.sink import SinkOptions
 from tableformat.commit.property_check import check_properties
 from tableformat.errors import InvalidInputError, TableError
+from tableformat.spec.column_types import parse_type
 from tableformat.spec.options import GivenOptions, Names, OptionError, Options
 
 FORMAT = "format"
@@ -59,6 +61,15 @@ class MakingOptions(Options):
     )
 
 
+@contextmanager
+def _refusing(option: str) -> Iterator[None]:
+    """Say of which option an error is."""
+    try:
+        yield
+    except TableError as error:
+        raise OptionError(error.message, action=error.action, **error.context).of(option) from error
+
+
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """What was given for one table, checked: the format, and how the table is made.
@@ -95,12 +106,11 @@ class TableOptions:
         for owner in beside[1:]:
             owner.parse(rest, *(each for each in beside if each is not owner))
         making = MakingOptions.parse(rest, *beside[:2])
-        try:
+        with _refusing("properties"):
             check_properties(making.properties)
-        except TableError as error:
-            raise OptionError(error.message, action=error.action, **error.context).of(
-                "properties"
-            ) from error
+        with _refusing("columns"):
+            for text in making.columns.values():
+                parse_type(text)
         own = MakingOptions.names()
         return cls(choice, making, {key: text for key, text in rest.items() if key not in own})
 

@@ -319,6 +319,7 @@ DECIMAL = "org.apache.kafka.connect.data.Decimal"
         (pa.time64("us"), declared(STAMP, "int64"), 1000),
         (pa.string(), declared(DECIMAL, "bytes", parameters={"scale": "2"}), "MDk="),
         (pa.float64(), declared(DECIMAL, "bytes", parameters={"scale": "2"}), "1234"),
+        (pa.decimal128(7, 0), declared(DECIMAL, "bytes", parameters={"scale": "2046"}), "MDk="),
         (pa.string(), declared(None, "bytes"), "MDk="),
         (pa.list_(pa.string()), declared(None, "array", items={"type": "bytes"}), ["MDk="]),
     ],

@@ -143,3 +143,9 @@ def test_type_with_a_comma_and_no_quotes_is_told_with_its_line():
     text = "tables:\n  a:\n    columns: {price: decimal(10,2)}\n"
     with pytest.raises(InvalidInputError, match=r"f\.yaml:3: a comma within .* in quotes"):
         parse_stream_file(text, "f.yaml")
+
+
+def test_type_that_is_none_is_told_with_its_line():
+    text = "tables:\n  a:\n    key: id\n    columns: {price: lon}\n"
+    with pytest.raises(InvalidInputError, match=r"f\.yaml:4: not an Iceberg type: 'lon' is no"):
+        parse_stream_file(text, "f.yaml")

@@ -99,6 +99,14 @@ def test_options_give_key_types_and_properties():
     assert made.properties == {"a": "x,y", COMPRESSION_CODEC: "none"}
 
 
+def test_type_of_a_list_may_be_given_by_name():
+    open_scale = {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal", "fields": []}
+    sums = {"field": "sums", "type": "array", "optional": True, "items": open_scale}
+    event = message("c", {"id": 1, "note": "", "sums": None}, fields=[*ROW, sums])
+    made = plan(event, columns=json.dumps({"sums": "list<decimal(38,9)>"}))
+    assert str(made.schema.find_type("sums")) == "list<decimal(38, 9)>"
+
+
 @pytest.mark.parametrize(
     ("messages", "options", "line"),
     [
