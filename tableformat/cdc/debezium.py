@@ -135,8 +135,10 @@ class DebeziumFormat:
             if self._is_flattened and self.values.unknown_columns == "ignore" and len(group.rows):
                 wrong_format.check_foreign(group.payloads[0].as_py(), self.codec.decoders)
             codec = self._codec_for(group.schema, *self._row_path)
-            collector.not_sent |= self._not_sent(group)
             declared = row_fields(group.schema, *self._row_path)
+            # What a later schema has was added, and is told of if it goes.
+            collector.not_sent -= declared.keys()
+            collector.not_sent |= self._not_sent(group)
             collector.units_not_taken |= units_not_taken(declared, self.schema, self.hints)
             parsed = parse_json_objects(group.payloads, self._layout(codec, bool(unknown)))
             self._check_names(group, parsed)

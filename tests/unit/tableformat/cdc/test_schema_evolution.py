@@ -475,6 +475,22 @@ def test_column_that_the_events_schema_no_longer_has_is_told_once(
     assert "rows get null" in warning
 
 
+def test_column_that_a_batch_adds_is_told_to_be_gone_only_once_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = memory_catalog().create_table("t.added", SCHEMA, primary_key=["id"])
+    before, after = (
+        [ID, field("small", "int32")],
+        [ID, field("small", "int32"), field("note", "string")],
+    )
+    gone = "does not have column 'note'"
+    added = events(with_schema(before, id=1, small=1), with_schema(after, id=2, small=2, note="a"))
+    write(table, added, "full")
+    assert not [each for each in caplog.records if gone in each.getMessage()]
+    write(table, events(with_schema(before, id=3, small=3)), "full")
+    assert [each for each in caplog.records if gone in each.getMessage()]
+
+
 def test_unit_of_a_number_that_changes_at_the_source_is_told_each_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
