@@ -246,9 +246,13 @@ def _check_columns(name: str, declared: DeclaredRow, options: MakingOptions) -> 
         )
     for column, each in declared.fields.items():
         if column not in options.columns and connect_type(each) is None:
+            is_map = each.get("type") == "map"
             raise InvalidInputError(
                 f"column '{column}' has a type that no column can be made of",
-                action="name its type with the option 'columns'",
+                action="have it sent as text (hstore.handling.mode=json), or not at all "
+                "(column.exclude.list)"
+                if is_map
+                else "name its type with the option 'columns'",
                 table=name,
                 type=each.get("name") or each.get("type"),
             )

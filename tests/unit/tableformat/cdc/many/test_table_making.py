@@ -29,6 +29,7 @@ WIDE = [
 EXACT = {"field": "exact", "type": "struct", "optional": True,
          "name": "io.debezium.data.VariableScaleDecimal", "fields": []}  # fmt: skip
 LINEAGE = [WIDE[0], {"field": "_row_id", "type": "int64", "optional": True}]
+TAGS = {"field": "tags", "type": "map", "optional": True}  # hstore.handling.mode=map
 MANGLED = [WIDE[0], {"field": "\uffc3\uffa9", "type": "int64", "optional": True}]
 ROW_OF_WIDE = {"id": 1, "note": None, "price": None, "at": 0, "tags": None}
 
@@ -113,6 +114,7 @@ def test_type_of_a_list_may_be_given_by_name():
         ([message("c", {"id": 1}, bare=True)], {}, "its events carry no schema"),
         ([(None, message("c", {"id": 1, "note": ""})[1])], {}, "name no key"),
         ([message("c", ROW_OF_WIDE, fields=[*WIDE, EXACT])], {}, "column 'exact' has a type that"),
+        ([message("c", {"id": 1}, fields=[*ROW, TAGS])], {}, r"'tags' has .*exclude\.list"),
         ([message("c", {"id": 1}, fields=ROW)], {"columns": '{"x": "long"}'}, "do not have: 'x'"),
         ([message("c", {"id": 1}, fields=ROW)], {"columns": '{"note": "lon"}'}, "not an Iceberg"),
         ([message("c", {"id": 1}, fields=LINEAGE)], {}, "row lineage"),
