@@ -7,11 +7,13 @@ was published. Walking back from the staging head, the backlog ends
 2. at a snapshot of the target's own history where the cursor was what it is now (after a trim, or
    on the fork point of a new staging branch): nothing was published since. One that carries the
    cursor is known as such even where expiry has cut the target's history above it;
-3. at the root of a branch that was never published from, if the target's history is whole;
-4. nowhere else. A walk that meets an older marker (staging was rolled back), that ends at a target
-   snapshot with another marker, or that runs out of history cannot prove its position, so the
-   cycle stops; it never converts twice and never skips (R18, P8). So does one that ends at the root
-   of a target that was replaced: REPLACE TABLE begins a history of its own, without any marker.
+3. at any other of them, if nothing above it was staged: then nothing waits, whatever was published;
+4. at the root of a branch that was never published from, if the target's history is whole;
+5. nowhere else. A walk that meets an older marker (staging was rolled back), that ends above a
+   target snapshot with another marker, or that runs out of history cannot prove its position, so
+   the cycle stops; it never converts twice and never skips (R18, P8). So does one that ends at the
+   root of a target that was replaced: REPLACE TABLE begins a history of its own, without any
+   marker.
 
 A target that was rolled back is recovered from its own marker: what staging knows of publishes that
 are gone is followed back to the staged snapshots that they covered. What else was committed to the
@@ -126,7 +128,8 @@ def plan_backlog(
             raise replaced_target(state, staging, target, left)
         if below:
             raise lost_cursor(state, staging, target, history.cursor, last)
-    if history.proves_position(last):
+    is_idle = not backlog and history.newest.has(last)
+    if is_idle or history.proves_position(last):
         return backlog
     raise lost_cursor(state, staging, target, history.cursor, last)
 

@@ -207,6 +207,19 @@ class History:
                 return True
         return there == len(main)
 
+    @property
+    def stands_on_older(self) -> bool:
+        """Whether what waits was staged on a snapshot of main before the last publish."""
+        head = self.refs.get("main")
+        published = self.state_of(head).published
+        cursor = self.staged[published - 1] if published else None
+        for each in self._history(self.refs.get("staging")) if self.waiting else ():
+            if each == cursor:
+                return False
+            if each in self.main:
+                return self.main[each].published < published
+        return False
+
     def _marks(self, snapshot_id: int | None) -> list[int]:
         """Markers in a history as far as it is there, newest first."""
         there = takewhile(self.retained.__contains__, self._history(snapshot_id))

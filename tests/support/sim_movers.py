@@ -36,7 +36,9 @@ def with_mover(profile: Profile) -> Profile:
 
 
 def move_staging(tools: Meddlers, actor: Actor) -> None:
-    """Drops the branch, or points it at main's head or at a staged snapshot that waits."""
+    """Drops the branch, or points it at main's head or an older snapshot of it, or at a staged one
+    that waits.
+    """
     while True:
         actor.sleep(actor.rng.random() * 3_000)
         table = tools.table()
@@ -44,7 +46,8 @@ def move_staging(tools: Meddlers, actor: Actor) -> None:
         if head is None or main is None:
             continue
         waiting = tools.oracle.staged[len(tools.oracle.staged) - tools.oracle.waiting :]
-        choices: list[int | None] = [None, main["snapshot-id"], *waiting[:-1]]
+        older = [each["snapshot-id"] for each in table.ancestors(main["snapshot-id"])][1:4]
+        choices: list[int | None] = [None, main["snapshot-id"], *waiting[:-1], *older[-1:]]
         new = actor.rng.choice(choices)
         if new == head["snapshot-id"]:
             continue

@@ -31,6 +31,7 @@ from tests.support.memory_catalog import MemoryCatalog
 from tests.support.memory_index import MemoryIndex
 from tests.support.memory_store import MemoryObjectStore
 from tests.support.sim_draw import ARROW, Serial, draw_columns, draw_rows
+from tests.support.sim_movers import MOVER
 from tests.support.sim_operation import Operation
 from tests.support.sim_oracle import Oracle
 from tests.support.sim_schema import COMPUTED, ID, Column, Row, TableSchema
@@ -46,12 +47,13 @@ EXPECTED_ERRORS = (
     StoreUnavailableError,
     LockError,
 )
-GONE, CUT, MOVED_BACK = (
+GONE, CUT, MOVED_BACK, OLDER = (
     "staged snapshots have gone",
     "the histories of the branches do not meet any more",
     "rolled back and expired",
+    "staged on a snapshot of main before the last publish",
 )
-OF_LOST_LOGS = frozenset({GONE, CUT, MOVED_BACK})
+OF_LOST_LOGS = frozenset({GONE, CUT, MOVED_BACK, OLDER})
 # A flipped bit may make an unknown codec of a known one.
 DAMAGE_ERRORS = (CorruptDataError, UnsupportedError)
 
@@ -224,6 +226,8 @@ class SimTable:
                 return GONE
             if not oracle.proves_position():
                 return CUT
+        if MOVER in profile.meddlers and oracle.stands_on_older:
+            return OLDER
         if profile.forgets and oracle.has_moved_positions:
             return "the history of a file that staged positions are in has gone"
         if oracle.unreadable is not None:

@@ -97,6 +97,28 @@ def test_staging_replaced_by_an_older_target_snapshot_stops_until_told_where_to_
     assert resolve(staged.table).staged_snapshots == 0
 
 
+@pytest.mark.parametrize("to", ["history", "left"])
+def test_staging_moved_to_an_older_snapshot_of_the_target_is_idle_and_moves_on(staged, to):
+    """Whatever was published since: nothing is staged there."""
+    older = base = head_of(staged, "main")
+    if to == "left":
+        older = staged.table.append(staged.rows((2, "eu", "left"))).snapshot.snapshot_id
+        rollback(staged.environment, staged.table.identifier, snapshot_id=base)
+    stage(staged, "a")
+    resolve(staged.table)
+    published = head_of(staged, "main")
+    replace_branch(
+        staged.environment, staged.table.identifier, "staging", to=older, expected_head=published
+    )
+    assert backlog(staged) == []
+    assert resolve(staged.table).trimmed
+    assert head_of(staged, "staging") == published
+    waiting = stage(staged, "b")
+    assert backlog(staged) == [waiting]
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "b")])
+
+
 def test_rolled_back_target_is_published_to_again_from_its_own_marker(staged):
     first, second = stage(staged, "a"), stage(staged, "b")
     resolve(staged.table, limit=1)
