@@ -493,6 +493,22 @@ def _left_behind(
     return newest, () if any(map(history.newest.has, below.values())) else below.values()
 
 
+def without_replaced(
+    state: TableState, staged: Iterable[Snapshot], *, staging: str, target: str
+) -> list[Snapshot]:
+    """Staged snapshots but those that changed a table which REPLACE TABLE has replaced. Pure."""
+    history = _TargetHistory(state, target, staging)
+    kept: list[Snapshot] = []
+    for each in staged:
+        left = None
+        if not history.chain or history.begins_after(each):
+            walked = _walk_staging(state.metadata, each.snapshot_id, history)
+            left, _ = _left_behind(state.metadata, walked, history)
+        if left is None:
+            kept.append(each)
+    return kept
+
+
 def replaced_target(
     state: TableState, staging: str, target: str, left: Snapshot
 ) -> LostCursorError:

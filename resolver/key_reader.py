@@ -49,7 +49,7 @@ class KeyReader:
         self, store: ObjectStore, metadata: TableMetadata, field_ids: Sequence[int]
     ) -> None:
         self._store = store
-        self._schema = key_schema(metadata.schemas, field_ids)
+        self._schema = key_schema([*metadata.schemas, metadata.schema()], field_ids)
         self._specs = metadata.specs()
         self._properties = metadata.properties
         self.key = KeySchema.of(self._schema, field_ids)

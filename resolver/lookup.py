@@ -178,9 +178,11 @@ class IndexLocator:
 
     def _key_reader(self, query: KeyQuery) -> KeyReader:
         # Names and types of the key's columns may change with the schema only.
-        key = (query.state.metadata.table_uuid, query.state.metadata.schemas, query.field_ids)
+        metadata = query.state.metadata
+        schemas = metadata.current_schema_id, metadata.schemas
+        key = (metadata.table_uuid, *schemas, query.field_ids)
         if self._reader is None or self._reader[0] != key:
-            made = KeyReader(self.environment.store, query.state.metadata, query.field_ids)
+            made = KeyReader(self.environment.store, metadata, query.field_ids)
             self._reader = (key, made)
         return self._reader[1]
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.cursor import cursor_of
+from resolver.cursor import cursor_of, without_replaced
 from resolver.number_text import plural
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import ancestors, branch_history, committed_to, summary_of
@@ -32,6 +32,7 @@ def unpublished_snapshots(
 
     Commits of other tools do not say their branch: they count where they stand on one that was
     staged. Of a branch that only others have written, and that was never published, nothing tells.
+    What was staged before REPLACE TABLE changed another table, and does not count.
 
     Args:
         state: One version of the table.
@@ -49,13 +50,15 @@ def unpublished_snapshots(
         return []
     was_main = {each.snapshot_id for each in state.metadata.snapshot_log}
     staged = {cursor_of(state, target)} - {None}
-    found: list[int] = []
+    found: list[Snapshot] = []
     for each in sorted(newer, key=lambda each: each.sequence_number or 0):
         stands_on = each.parent_snapshot_id in staged and each.snapshot_id not in was_main
         if committed_to(each) == staging or stands_on:
             staged.add(each.snapshot_id)
-            found.append(each.snapshot_id)
-    return [each for each in found if each not in known]
+            found.append(each)
+    found = [each for each in found if each.snapshot_id not in known]
+    left = without_replaced(state, found, staging=staging, target=target)
+    return [each.snapshot_id for each in left]
 
 
 def lost_snapshots(

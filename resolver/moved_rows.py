@@ -433,7 +433,8 @@ def _read_rows(
 ) -> _LostRows:
     metadata = view.metadata
     key_ids = tuple(sorted(metadata.schema().identifier_field_ids))
-    key = KeySchema.of(key_schema(metadata.schemas, key_ids), key_ids)
+    schemas = [*metadata.schemas, metadata.schema()]
+    key = KeySchema.of(key_schema(schemas, key_ids), key_ids)
     counts = [len(each.positions) for each in lost]
     reader = ColumnReader(view.environment, metadata, (*key_ids, ROW_ID_FIELD_ID))
     try:

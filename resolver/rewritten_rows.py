@@ -116,7 +116,8 @@ def ids_as_rewritten(
 def _ids_of_one(view: TargetView, keys: EncodedKeys, row_id: Int64s, file: RewrittenFile) -> Int64s:
     environment, metadata = view.environment, view.metadata
     key_ids = tuple(sorted(metadata.schema().identifier_field_ids))
-    key = KeySchema.of(key_schema(metadata.schemas, key_ids), key_ids)
+    schemas = [*metadata.schemas, metadata.schema()]
+    key = KeySchema.of(key_schema(schemas, key_ids), key_ids)
     staged = file.entry.data_file
     added = (e.data_file for e in load_changes(environment.store, file.publish).added_data)
     is_anywhere = has_missing_columns(staged)

@@ -13,12 +13,14 @@ from tableformat.errors import CorruptDataError
 from tableformat.spec.field_paths import field_path
 
 
-def key_fields(metadata: TableMetadata) -> dict[int, NestedField]:
+def key_fields(metadata: TableMetadata, schema: Schema | None = None) -> dict[int, NestedField]:
     """Every field that is not inside a list or map, by id, from all schemas of the table.
 
-    A field that occurs with several types has the one the others were promoted to.
+    A field that occurs with several types has the one the others were promoted to. Of types that
+    promote to none of each other, as REPLACE TABLE leaves them under one id, it has the one in
+    `schema`, that of what is read; None: the current one.
     """
-    return merged_fields([*metadata.schemas, metadata.schema()])
+    return merged_fields([*metadata.schemas, schema or metadata.schema()])
 
 
 def merged_fields(
@@ -34,13 +36,15 @@ def merged_fields(
             if wanted is not None and field.field_id not in wanted:
                 continue
             known = merged.get(field.field_id)
-            if known is None or _is_promotion(known, field):
+            if known is None or _is_promotion(known, field) or not _is_promotion(field, known):
                 merged[field.field_id] = field
     return merged
 
 
 def key_schema(schemas: Iterable[Schema], equality_ids: Iterable[int]) -> Schema:
     """A schema that reads just the key columns, optional, nested ones inside their structs.
+
+    `schemas`: all of the table, then the one of what is read, as `key_fields` has them.
 
     Columns keep their ids; names only have to be distinct, since files are read by id.
 

@@ -115,7 +115,7 @@ def plan_scan(
     tasks: tuple[FileScanTask, ...] = ()
     if snapshot is not None:
         with telling_expiry(environment, state, [snapshot]):
-            tasks = tuple(_plan_tasks(environment.store, metadata, snapshot, pruner))
+            tasks = tuple(_plan_tasks(environment.store, metadata, schema, snapshot, pruner))
     return replace(plan_without_files(metadata, schema, unbound), snapshot=snapshot, tasks=tasks)
 
 
@@ -187,7 +187,11 @@ def _snapshot(state: TableState, snapshot_id: int | None) -> Snapshot | None:
 
 
 def _plan_tasks(
-    store: ObjectStore, metadata: TableMetadata, snapshot: Snapshot, pruner: Pruner
+    store: ObjectStore,
+    metadata: TableMetadata,
+    schema: Schema,
+    snapshot: Snapshot,
+    pruner: Pruner,
 ) -> Iterable[FileScanTask]:
     manifests = [
         manifest
@@ -205,9 +209,8 @@ def _plan_tasks(
         if not isinstance(residual, AlwaysFalse):
             selected.append((entry, residual))
     reaching = _reaching(manifests, [entry for entry, _ in selected])
-    index = DeleteIndex(
-        live_entries(store, reaching), specs=metadata.specs(), key_fields=key_fields(metadata)
-    )
+    fields = key_fields(metadata, schema)
+    index = DeleteIndex(live_entries(store, reaching), specs=metadata.specs(), key_fields=fields)
     return [plan_task(entry, residual, index) for entry, residual in selected]
 
 

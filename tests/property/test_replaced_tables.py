@@ -1,24 +1,48 @@
-"""A table that one other tool alone has written and staged on, and then replaced: random histories.
+"""Tables that another tool replaces: random histories.
 
-Nothing that it wrote says of which branch a snapshot is. Whatever it did to the branches before
-REPLACE TABLE, no row of the old main comes to the new one.
+One tool alone has written and staged: nothing that it wrote says of which branch a snapshot is.
+Whatever it did to the branches before REPLACE TABLE, no row of the old main comes to the new one.
+Or icefold goes on with a table that comes back with other columns, key and partitions again and
+again; the model is a dict of rows, and the list of staged changes.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import tableformat as tf
+from maintenance import CompactOptions, compact, expire
 from resolver import resolve
 from resolver.cursor import LostCursorError
+from resolver.index_check import verify
+from tests.support.another_tool import another_tool
 from tests.support.foreign_tool import ForeignTool
 from tests.support.lying_lock import GrantAllLock
-from tests.support.staged_tables import SCHEMA, rows_of
+from tests.support.staged_tables import EVERYTHING, SCHEMA, rows_of
 
 NEW = [(100, "us", "new")]
+KINDS = {"long": pa.int64(), "int": pa.int32(), "string": pa.string()}
+KEYS = range(20)
+# Columns that a table comes back with, the key first, and a partition field. Columns of a name that
+# the table has keep their ids, whatever their types.
+SHAPES = (
+    ({"id": "long", "region": "string", "note": "string"}, None),
+    ({"id": "string", "region": "string", "note": "string"}, ("region", "identity")),
+    ({"id": "int", "note": "string", "region": "string"}, ("id", "bucket[3]")),
+    ({"key": "long", "region": "string", "id": "string"}, ("key", "identity")),
+    ({"note": "string", "id": "long", "region": "string"}, ("note", "bucket[2]")),
+    ({"region": "string", "id": "int"}, None),
+)
+WEIGHTS = {
+    "append": 1, "stage": 6, "publish": 4, "publish_some": 2, "delete": 2, "compact": 1,
+    "expire": 1, "reopen": 1, "replace": 2,
+}  # fmt: skip
+STEPS = 25
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -70,3 +94,119 @@ def test_nothing_of_the_old_main_comes_back(tmp_path, seed):
     after = Counter(row.values for row in foreign.rows("main"))
     assert before <= after
     assert {key for key, *_ in after - before} <= staged
+
+
+class History:
+    """icefold on one table, which is replaced now and then."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.warehouse = folder / "warehouse"
+        self.properties = {"index-cache": str(folder / "cache")}
+        if seed % 2:
+            self.properties["index-location"] = str(self.warehouse / "index")
+        self.columns = SHAPES[0][0]
+        publish = {"icefold.publish": self.rng.choice(["link", "rewrite"])}
+        self.table = self.catalog().create_table(
+            "t.rows", self.schema, primary_key=["id"], properties=publish
+        )
+        self.foreign = ForeignTool(self.warehouse, "t", "rows")
+        self.written = 0
+        self.rows: dict[int, tuple] = {}
+        self.staged: list[tuple[dict[int, tuple], list[int]]] = []
+        self.append()
+
+    def catalog(self) -> tf.TableCatalog:
+        return tf.open_catalog("local", warehouse=str(self.warehouse), **self.properties)
+
+    @property
+    def key(self) -> str:
+        return next(iter(self.columns))
+
+    @property
+    def schema(self) -> pa.Schema:
+        fields = [pa.field(n, KINDS[kind], n != self.key) for n, kind in self.columns.items()]
+        return pa.schema(fields)
+
+    def value(self, column: str, number: int) -> int | str:
+        return str(number) if self.columns[column] == "string" else number
+
+    def fresh(self, keys: list[int]) -> dict[int, tuple]:
+        self.written += 1
+        rest = tuple(self.value(each, self.written) for each in [*self.columns][1:])
+        return {key: (self.value(self.key, key), *rest) for key in keys}
+
+    def arrow(self, rows: dict[int, tuple]) -> pa.Table:
+        named = [dict(zip(self.columns, row, strict=True)) for row in rows.values()]
+        return pa.Table.from_pylist(named, self.schema)
+
+    def append(self) -> None:
+        added = self.fresh([1000 + 2 * self.written, 1001 + 2 * self.written])
+        with another_tool(self.table.environment):
+            self.table.refresh().append(self.arrow(added))
+        self.rows |= added
+
+    def stage(self) -> None:
+        keys = self.rng.sample(KEYS, 5)
+        upserts, gone = self.fresh(keys[:3]), keys[3:]
+        named = pa.array([self.value(self.key, key) for key in gone], self.schema.types[0])
+        self.table.refresh().stage(self.arrow(upserts), pa.table({self.key: named}))
+        self.staged.append((upserts, gone))
+
+    def publish(self) -> None:
+        self.publish_some(len(self.staged))
+
+    def publish_some(self, count: int | None = None) -> None:
+        count = self.rng.randint(1, max(len(self.staged), 1)) if count is None else count
+        resolve(self.table.refresh(), limit=count or None)
+        for upserts, gone in self.staged[:count]:
+            left = {k: r for k, r in self.rows.items() if k not in {*upserts, *gone}}
+            self.rows = left | upserts
+        self.staged = self.staged[count:]
+
+    def delete(self) -> None:
+        key = self.rng.choice([*self.rows])
+        mode = self.rng.choice(["merge-on-read", "copy-on-write"])
+        self.table.refresh().delete(f"{self.key} = {self.value(self.key, key)!r}", mode=mode)
+        del self.rows[key]
+
+    def compact(self) -> None:
+        assert not compact(self.table.refresh(), CompactOptions(rewrite_all=True)).errors
+
+    def expire(self) -> None:
+        expire(self.table.refresh(), EVERYTHING)
+
+    def reopen(self) -> None:
+        self.table = self.catalog().load_table("t.rows")
+
+    def replace(self) -> None:
+        """What was staged on the old table is told, and given up."""
+        self.columns, partition = self.rng.choice(SHAPES)
+        self.foreign.replace_columns(self.columns, partition)
+        self.rows, self.staged = {}, []
+        self.append()
+        if self.table.refresh().state.head("staging") is not None:
+            with pytest.raises(LostCursorError):
+                resolve(self.table)
+            self.table.refs.drop("staging")
+
+    def check(self) -> None:
+        found = self.table.refresh().scan().to_arrow().to_pylist()
+        assert Counter(tuple(row.items()) for row in found) == Counter(
+            tuple(zip(self.columns, row, strict=True)) for row in self.rows.values()
+        )
+        key = self.rng.choice([*KEYS, *self.rows])
+        named = self.table.lookup({self.key: self.value(self.key, key)}).to_pylist()
+        wanted = [self.rows[key]] if key in self.rows else []
+        assert [tuple(row.values()) for row in named] == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_replaced_table_goes_on_with_its_new_columns_and_key(tmp_path, seed):
+    history = History(tmp_path, seed)
+    steps = history.rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=STEPS)
+    for step in ["stage", "publish", *steps, "replace", "stage", "publish"]:
+        getattr(history, step)()
+        history.check()
+    assert verify(history.table).report.is_sound

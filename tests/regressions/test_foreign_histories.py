@@ -846,6 +846,7 @@ def test_nothing_of_a_table_that_was_replaced_comes_back(world, base, was_publis
         world.check(*rows)
     else:
         world.table.refs.drop("staging")
+        assert world.resolve().staged_snapshots == 0, "nothing of the old table is missed"
     world.stage(new(10), deletes=[9])
     world.resolve_all(*(row for row in rows if row != new(9)), new(10))
 

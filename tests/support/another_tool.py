@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -19,19 +19,19 @@ RETENTION = ("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep")
 
 
 @contextmanager
-def another_tool(environment: Environment) -> Iterator[None]:
-    """Commits within say nothing of icefold in their summary, and of no retention."""
+def another_tool(environment: Environment, keeps: Collection[str] = ()) -> Iterator[None]:
+    """Commits within say nothing of icefold in their summary but `keeps`, and of no retention."""
     catalog = environment.catalog
     real = catalog.commit
 
     def commit(base: TableState, updates: Sequence[TableUpdate]) -> TableState:
-        return real(base, [*map(_anonymous, updates)])
+        return real(base, [_anonymous(each, keeps) for each in updates])
 
     with patch.object(catalog, "commit", commit):
         yield
 
 
-def _anonymous(update: TableUpdate) -> TableUpdate:
+def _anonymous(update: TableUpdate, keeps: Collection[str]) -> TableUpdate:
     if isinstance(update, SetSnapshotRefUpdate):
         return update.model_copy(update=dict.fromkeys(RETENTION))
     if not isinstance(update, AddSnapshotUpdate):
@@ -39,7 +39,8 @@ def _anonymous(update: TableUpdate) -> TableUpdate:
     snapshot = update.snapshot
     assert snapshot.summary is not None
     said = snapshot.summary.additional_properties.items()
-    kept = {k: v for k, v in said if not k.startswith("icefold.") and k != STAGING_MARKER}
+    own = {k for k, _ in said if k.startswith("icefold.") or k == STAGING_MARKER}
+    kept = {k: v for k, v in said if k not in own or k in keeps}
     plain = Summary(snapshot.summary.operation, **kept)
     return update.model_copy(update={"snapshot": snapshot.model_copy(update={"summary": plain})})
 

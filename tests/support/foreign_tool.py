@@ -318,6 +318,47 @@ class ForeignTool:
         self.swap(table, edited(write, table, change, now_ms()))
         return self.commit("main", "append", add=files)
 
+    def replace_columns(
+        self, columns: Mapping[str, str], partition: tuple[str, str] | None = None
+    ) -> None:
+        """CREATE OR REPLACE TABLE, as Java does it: columns keep their ids by their names.
+
+        Args:
+            columns: Types by name; the first is the key.
+            partition: Column and transform.
+        """
+
+        def change(metadata: dict[str, Any]) -> None:
+            metadata["refs"].pop("main", None)
+            known = {each["name"]: each["id"] for each in _current_fields(metadata)}
+            new = [name for name in columns if name not in known]
+            known |= {n: metadata["last-column-id"] + at for at, n in enumerate(new, 1)}
+            key, spec_id = next(iter(columns)), len(metadata["partition-specs"])
+            fields = [
+                {"id": known[name], "name": name, "type": kind, "required": name == key}
+                for name, kind in columns.items()
+            ]
+            schema = {"type": "struct", "schema-id": len(metadata["schemas"]), "fields": fields}
+            schema["identifier-field-ids"] = [known[key]]
+            spec = {"spec-id": spec_id, "fields": []}
+            if partition is not None:
+                column, transform = partition
+                by = {"source-id": known[column], "transform": transform, "name": f"p{spec_id}"}
+                spec["fields"] = [by | {"field-id": 1000 + spec_id}]
+            metadata["schemas"].append(schema)
+            metadata["partition-specs"].append(spec)
+            metadata |= {
+                "current-snapshot-id": -1,
+                "snapshot-log": [],
+                "current-schema-id": schema["schema-id"],
+                "last-column-id": metadata["last-column-id"] + len(new),
+                "default-spec-id": spec_id,
+                "last-partition-id": 1000 + spec_id,
+            }
+
+        table = self.table()
+        self.swap(table, edited(write, table, change, now_ms()))
+
     def set_properties(self, updates: Mapping[str, str]) -> None:
         """Table properties."""
         table = self.table()
@@ -356,6 +397,12 @@ def write(location: str, data: bytes) -> None:
 
 def _local(location: str) -> Path:
     return Path(location.removeprefix("file:"))
+
+
+def _current_fields(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    current = metadata["current-schema-id"]
+    [fields] = [s["fields"] for s in metadata["schemas"] if s["schema-id"] == current]
+    return list(fields)
 
 
 def _default_spec(table: ForeignTable) -> int:

@@ -57,6 +57,15 @@ def test_field_has_the_type_that_the_others_were_promoted_to(order) -> None:
     }
 
 
+@pytest.mark.parametrize("read", [LongType(), StringType()])
+def test_types_that_no_promotion_joins_are_those_of_the_schema_that_is_read(read) -> None:
+    """REPLACE TABLE keeps the ids of columns by their names."""
+    schemas = [Schema(opt(1, "id", kind)) for kind in (LongType(), StringType(), IntegerType())]
+    last = Schema(opt(1, "id", read))
+    assert merged_fields([*schemas, last])[1].field_type == read
+    assert key_schema([*schemas, last], [1]).find_field(1).field_type == read
+
+
 def test_dropped_and_nested_columns_are_read_by_their_ids() -> None:
     schema = key_schema((OLD, NEW), [1, 2, 6, 4, 10])
     assert [(f.field_id, f.name, f.required) for f in schema.fields] == [
