@@ -17,12 +17,12 @@ copies.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyroaring import BitMap64
 
-from resolver.cursor import base_of
+from resolver.cursor import base_of, covers_staged, down_to_base, marker_of
 from resolver.cycle_figures import is_publish, is_rewriting_publish
 from resolver.cycle_input import CycleInput
 from resolver.located_positions import PositionFiles, deleted_before
@@ -111,12 +111,14 @@ def _only_rewritten(
         return set()
     explained = set(rewritten_files(view, gone))
     watched = set(gone)
+    has_seen = _seen_publishes(view, staged)
     for snapshot in reversed(history[: history.index(base)]):
-        if is_publish(snapshot) and not is_rewriting_publish(snapshot):
+        is_seen = has_seen(snapshot)
+        if is_seen and not is_rewriting_publish(snapshot):
             continue
         changes = load_changes(view.environment.store, snapshot)
         taken = watched & _paths(changes.removed_data)
-        if is_publish(snapshot):
+        if is_seen:
             watched |= _paths(changes.added_data)
         elif changes.operation == Operation.REPLACE:
             explained |= taken
@@ -124,6 +126,23 @@ def _only_rewritten(
         elif taken or _may_delete_in(changes, watched):
             return set()
     return explained & gone.keys()
+
+
+def _seen_publishes(view: TargetView, staged: StagedSnapshot) -> Callable[[Snapshot], bool]:
+    """Whether a snapshot publishes what the writer of `staged` saw.
+
+    It did not where staging was moved back meanwhile, to a snapshot of the target before that.
+    """
+    above, base = down_to_base(
+        view.state, staged.snapshot, staging=view.staging, target=view.target
+    )
+    below = {each.snapshot_id for each in above}
+
+    def has_seen(each: Snapshot) -> bool:
+        may_be_newer = base is not None and covers_staged(each)
+        return is_publish(each) and (not may_be_newer or marker_of(each) in below)
+
+    return has_seen
 
 
 def _paths(entries: Iterable[ManifestEntry]) -> set[str]:

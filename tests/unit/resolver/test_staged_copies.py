@@ -199,6 +199,21 @@ def test_copy_of_a_row_that_main_has_changed_since_is_refused(world, meanwhile):
     assert world.amounts() == was | {9: 9}
 
 
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_copy_of_a_row_of_before_a_publish_is_refused(world, is_compacted):
+    """Staging was moved back to the snapshot of main before it: the copy has the older row."""
+    before = world.foreign.head("main")
+    world.stage((1, "eu", 10))
+    world.resolve()
+    if is_compacted:
+        compact(world.table.refresh(), CompactOptions(rewrite_all=True))
+    world.foreign.set_branch("staging", before)
+    world.copy({3: 30})
+    with pytest.raises(UnsupportedError, match="would bring these back"):
+        world.resolve(from_snapshot=before)
+    assert world.amounts() == {1: 10, 2: 2, 3: 3}
+
+
 def test_copy_is_refused_where_main_deletes_a_row_within_the_cycle(world):
     world.stage((9, "eu", 9))
     world.copy({1: 10})
