@@ -20,7 +20,7 @@ from resolver.keys import EncodedKeys, KeySchema
 from resolver.match import Int64s
 from resolver.merge_deletes import DeadPositions
 from resolver.position_files import read_position_file
-from resolver.runner import LocalRunner, Runner
+from resolver.runner import Runner, reading
 from resolver.scopes import Scopes
 from resolver.staged_snapshots import StagedSnapshot
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
@@ -307,7 +307,8 @@ def _read_deletes(
     runner: Runner | None,
 ) -> KeyedDeletes:
     reader = KeyReader(environment.store, metadata, ids)
-    parts = (runner or LocalRunner()).run(reader.read_filed, [each.file for each in files])
+    runner = reading(runner, metadata.location)
+    parts = runner.run(reader.read_filed, [each.file for each in files])
     found = file_keys([keys for keys, _ in parts])
     at_home = np.concatenate([np.empty(0, dtype=np.bool_), *(filed for _, filed in parts)])
     rows = len(found.keys)

@@ -12,7 +12,7 @@ from pyiceberg.transforms import VoidTransform
 
 from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch
 from resolver.match import Bools, Int64s
-from resolver.runner import LocalRunner, Runner
+from resolver.runner import Runner, reading
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.errors import error_context
 from tableformat.scan.key_fields import key_schema
@@ -49,6 +49,7 @@ class KeyReader:
         self, store: ObjectStore, metadata: TableMetadata, field_ids: Sequence[int]
     ) -> None:
         self._store = store
+        self._location = metadata.location
         self._schema = key_schema([*metadata.schemas, metadata.schema()], field_ids)
         self._specs = metadata.specs()
         self._properties = metadata.properties
@@ -116,7 +117,8 @@ class KeyReader:
 
     def read_files(self, files: Iterable[DataFile], runner: Runner | None = None) -> FileKeys:
         """The keys of several files; read side by side, returned in the order given."""
-        return file_keys((runner or LocalRunner()).run(self.read_file, list(files)))
+        wanted = list(files)
+        return file_keys(reading(runner, self._location).run(self.read_file, wanted))
 
 
 def file_keys(parts: Sequence[EncodedKeys]) -> FileKeys:

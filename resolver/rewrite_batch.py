@@ -10,7 +10,6 @@ A job and its result cross process boundaries: the same function runs here and o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -47,6 +46,7 @@ from tableformat.spec.field_paths import field_path
 from tableformat.spec.missing_columns import has_missing_columns, replaced
 from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
 from tableformat.store.base import ObjectStore
+from tableformat.store.locations import readers_of
 from tableformat.write.one_partition import OnePartition
 from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order_columns
 from tableformat.write.partitioning import Partitioner
@@ -54,7 +54,6 @@ from tableformat.write.partitioning import Partitioner
 if TYPE_CHECKING:
     from tableformat.sql.computed_columns import StoredValues  # loads sqlglot
 
-READERS_MAX = 8
 # Arrow bytes of one bucket of the sort: the keys of a large batch are in memory, too.
 SORT_BYTES = 32 << 20
 SORT_BYTES_OF_FEW = 128 << 20
@@ -407,7 +406,7 @@ class _Source:
     def read(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns of all rows, file by file."""
         producers = [partial(self._rows, each, names) for each in self._job.rows]
-        threads = min(os.cpu_count() or 1, READERS_MAX)
+        threads = readers_of(self._job.rows[0].file.file_path)
         with stream_ordered(producers, threads=threads) as batches:
             yield from batches
 

@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from resolver.index.base import Matches
 from resolver.match import Bools, Int64s, group_by_file, rows_by_number
 from resolver.position_files import read_position_file
-from resolver.runner import LocalRunner, Runner
+from resolver.runner import Runner, reading
 from resolver.target_deletes import deleted_by_key, deleted_positions, folded_deletes
 from resolver.target_view import TargetView
 from tableformat.codec.parquet.reader import read_data_file
@@ -127,7 +127,7 @@ class ColumnReader:
         reader = _FileReader(
             self.environment.store, schema, self.metadata.specs(), self.metadata.properties
         )
-        parts = (self.runner or LocalRunner()).run(reader.read, list(wanted))
+        parts = reading(self.runner, self.metadata.location).run(reader.read, list(wanted))
         return pa.concat_tables([arrow_schema(schema).empty_table(), *parts])
 
 

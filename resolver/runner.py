@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar, runtime_checkable
 
+from tableformat.store.locations import readers_of
+
 THREADS_MAX = 8
 
 S = TypeVar("S")
@@ -63,6 +65,16 @@ class ShufflingRunner(Runner, Protocol):
         Returns:
             The result of `merge` for each shard.
         """
+
+
+def reading(runner: Runner | None, location: str) -> Runner:
+    """A runner for reading a few columns of many files; `location`: of one of them.
+
+    In this process it is one of its own: what waits for a bucket leaves the processor to others.
+    """
+    if runner is None or isinstance(runner, LocalRunner):
+        return LocalRunner(max(readers_of(location), 2))
+    return runner
 
 
 class LocalRunner:

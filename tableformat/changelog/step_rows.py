@@ -11,7 +11,6 @@ Of a kept file only the row groups that hold such positions are read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +30,7 @@ from tableformat.scan.file_source import FileSource
 from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan, map_ordered
 from tableformat.scan.projection import Projection
-from tableformat.scan.reader import BATCH_ROWS, READERS_MAX, TaskReader
+from tableformat.scan.reader import BATCH_ROWS, TaskReader, readers_of_tasks
 from tableformat.store.base import ObjectStore
 
 
@@ -124,7 +123,7 @@ class StepReader:
         whole = [each.task for each in sources if each.positions is None]
         reader = _reader(self.store, self.plan, self.columns.read, whole, self.files)
         producers = [partial(_produce, reader, source) for source in sources]
-        readers = threads or min(os.cpu_count() or 1, READERS_MAX)
+        readers = threads or readers_of_tasks([each.task for each in sources])
         with stream_ordered(producers, threads=readers) as batches:
             yield from batches
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from tableformat.integer_order import distinct, pair_order
 from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.projection import FileProjection, project, project_file
-from tableformat.scan.reader import READERS_MAX, TaskReader
+from tableformat.scan.reader import TaskReader, readers_of_tasks
 from tableformat.sized_cache import SizedCache
 
 DELETES_CACHE_BYTES = 64 << 20
@@ -114,7 +113,7 @@ class SnapshotRows:
         file_projection = project_file(self.plan, projection, AlwaysTrue())
         rows = sum(len(each.position) for each in files)
         if len(files) > 1 and rows >= PARALLEL_ROWS_MIN:
-            with ThreadPoolExecutor(min(os.cpu_count() or 1, READERS_MAX)) as pool:
+            with ThreadPoolExecutor(readers_of_tasks([files[0].task])) as pool:
                 batches = list(pool.map(lambda each: self._read(each, file_projection), files))
         else:
             batches = [self._read(each, file_projection) for each in files]

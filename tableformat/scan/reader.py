@@ -12,7 +12,6 @@ Several files are read ahead on threads; batches come out in plan order, rows in
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
@@ -33,9 +32,9 @@ from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.scan.projection import FileProjection, Projection, project, project_file
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
+from tableformat.store.locations import readers_of
 
 BATCH_ROWS = 1 << 16
-READERS_MAX = 8
 
 # Large values (documents, images) make rows of megabytes: batches are bounded in bytes, too.
 BATCH_BYTES = 64 << 20
@@ -104,6 +103,11 @@ def live_row_count(task: FileScanTask) -> int | None:
     return task.entry.data_file.record_count - deleted
 
 
+def readers_of_tasks(tasks: Sequence[FileScanTask]) -> int:
+    """How many threads read some files, all of one table; see `readers_of`."""
+    return readers_of(tasks[0].entry.data_file.file_path) if tasks else 1
+
+
 def _read(
     store: ObjectStore,
     plan: ScanPlan,
@@ -120,7 +124,7 @@ def _read(
     producers: list[Callable[[], Iterator[pa.RecordBatch]]] = [
         partial(reader.read, task) for task in tasks
     ]
-    readers = threads or min(os.cpu_count() or 1, READERS_MAX)
+    readers = threads or readers_of_tasks(tasks)
     left = None if limit is None else min(limit, sys.maxsize)  # Arrow counts in 64 bits
     with stream_ordered(producers, threads=readers) as batches:
         for batch in batches:

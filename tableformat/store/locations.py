@@ -27,6 +27,8 @@ from urllib.parse import unquote
 
 from tableformat.errors import InvalidInputError
 
+READERS_MAX = 8
+_BUCKETS = frozenset({"s3", "gs", "abfss"})
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ALIASES = {
@@ -103,6 +105,16 @@ def parse_location(location: str) -> ParsedLocation:
         raise _refused("not a usable bucket", location)
     _check_segments(path.split("/"), location)
     return ParsedLocation(scheme, authority, path)
+
+
+def is_in_bucket(location: str) -> bool:
+    """Whether a request takes tens of milliseconds, in which a thread does nothing else."""
+    return parse_location(location).scheme in _BUCKETS
+
+
+def readers_of(location: str) -> int:
+    """How many threads read objects: as many as compute; of a bucket always `READERS_MAX`."""
+    return READERS_MAX if is_in_bucket(location) else min(os.cpu_count() or 1, READERS_MAX)
 
 
 def canonical_location(location: str) -> str:

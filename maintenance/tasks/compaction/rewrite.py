@@ -10,7 +10,6 @@ A job and its result cross process boundaries: the same function runs here and o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from tableformat.scan.file_source import FileSource
 from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.projection import project
-from tableformat.scan.reader import READERS_MAX, TaskReader
+from tableformat.scan.reader import TaskReader, readers_of_tasks
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.types import LINEAGE_FIELDS
 from tableformat.store.base import ObjectStore
@@ -174,7 +173,7 @@ class _Source:
         self._source = FileSource(store, job.plan.specs, job.plan.properties, puffins)
         self._plan = job.plan
         self._names = [field.name for field in (*job.plan.schema.fields, *job.lineage_fields)]
-        self._threads = threads or min(os.cpu_count() or 1, READERS_MAX)
+        self._threads = threads or readers_of_tasks(job.plan.tasks)
         self._rows = [0] * len(job.plan.tasks)
         self._deleted: list[Positions] = [Positions() for _ in job.plan.tasks]
         self.rows_max = sum(task.entry.data_file.record_count for task in job.plan.tasks)
