@@ -15,7 +15,7 @@ from resolver.match import Bools, Int64s
 from resolver.runner import Runner, reading
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.errors import error_context
-from tableformat.scan.key_fields import key_schema
+from tableformat.scan.key_fields import current_key_schema
 from tableformat.spec.data_file import DataFile, canonical_partition
 from tableformat.store.base import ObjectStore
 from tableformat.write.partitioning import Partitioner, encode_values
@@ -50,7 +50,7 @@ class KeyReader:
     ) -> None:
         self._store = store
         self._location = metadata.location
-        self._schema = key_schema([*metadata.schemas, metadata.schema()], field_ids)
+        self._schema = current_key_schema(metadata, field_ids)
         self._specs = metadata.specs()
         self._properties = metadata.properties
         self.key = KeySchema.of(self._schema, field_ids)

@@ -66,7 +66,7 @@ from tableformat.commit.branch_history import (
     snapshots_by_id,
 )
 from tableformat.errors import NotFoundError, UnsupportedError
-from tableformat.scan.key_fields import key_schema
+from tableformat.scan.key_fields import current_key_schema
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
 from tableformat.spec.names import ROW_ID_FIELD_ID
 from tableformat.spec.properties import publishing
@@ -433,8 +433,7 @@ def _read_rows(
 ) -> _LostRows:
     metadata = view.metadata
     key_ids = tuple(sorted(metadata.schema().identifier_field_ids))
-    schemas = [*metadata.schemas, metadata.schema()]
-    key = KeySchema.of(key_schema(schemas, key_ids), key_ids)
+    key = KeySchema.of(current_key_schema(metadata, key_ids), key_ids)
     counts = [len(each.positions) for each in lost]
     reader = ColumnReader(view.environment, metadata, (*key_ids, ROW_ID_FIELD_ID))
     try:

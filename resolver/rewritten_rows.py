@@ -24,7 +24,7 @@ from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
 from resolver.target_view import TargetView
 from tableformat.commit.branch_history import branch_history, load_changes
-from tableformat.scan.key_fields import key_schema
+from tableformat.scan.key_fields import current_key_schema
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.names import ROW_ID_FIELD_ID
@@ -116,8 +116,7 @@ def ids_as_rewritten(
 def _ids_of_one(view: TargetView, keys: EncodedKeys, row_id: Int64s, file: RewrittenFile) -> Int64s:
     environment, metadata = view.environment, view.metadata
     key_ids = tuple(sorted(metadata.schema().identifier_field_ids))
-    schemas = [*metadata.schemas, metadata.schema()]
-    key = KeySchema.of(key_schema(schemas, key_ids), key_ids)
+    key = KeySchema.of(current_key_schema(metadata, key_ids), key_ids)
     staged = file.entry.data_file
     added = (e.data_file for e in load_changes(environment.store, file.publish).added_data)
     is_anywhere = has_missing_columns(staged)

@@ -24,7 +24,7 @@ from tableformat.codec.puffin.deletion_vector import build_positions, position_a
 from tableformat.environment import Environment
 from tableformat.errors import error_context
 from tableformat.integer_order import distinct_inverse
-from tableformat.scan.key_fields import key_path, key_schema
+from tableformat.scan.key_fields import current_key_schema, key_path
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.missing_columns import MISSING_FIELD
 from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
@@ -77,7 +77,7 @@ class ColumnReader:
         own = {each.field_id: each for each in (ROW_ID_FIELD, MISSING_FIELD)}
         stored = [own[each] for each in self.field_ids if each in own]
         wanted = [each for each in self.field_ids if each not in own]
-        columns = key_schema([*self.metadata.schemas, self.metadata.schema()], wanted)
+        columns = current_key_schema(self.metadata, wanted)
         return Schema(*columns.fields, *stored)
 
     def read_files(self, files: Sequence[DataFile], *, defaults: bool = True) -> pa.Table:

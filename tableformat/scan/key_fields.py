@@ -68,6 +68,11 @@ def key_schema(schemas: Iterable[Schema], equality_ids: Iterable[int]) -> Schema
     return Schema(*(_renamed(field) for field in fields.values()))
 
 
+def current_key_schema(metadata: TableMetadata, field_ids: Iterable[int]) -> Schema:
+    """`key_schema` for what is read by the current schema of a table."""
+    return key_schema([*metadata.schemas, metadata.schema()], field_ids)
+
+
 def key_path(schema: Schema, field_id: int) -> tuple[str, ...]:
     """Names that lead to a field that is not inside a list or map."""
     path = field_path(schema, field_id)
