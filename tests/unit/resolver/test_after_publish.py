@@ -4,9 +4,11 @@ import logging
 
 import pytest
 
+from lock import HeldLease
 from maintenance import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
+from resolver.index_keeper import LocalIndexKeeper
 from tableformat.errors import StoreUnavailableError
 from tests.support.staged_tables import StagedTable, keys
 
@@ -113,3 +115,23 @@ def test_vectors_that_cannot_be_deleted_fail_no_publish(staged, monkeypatch):
     monkeypatch.setattr(staged.environment.store, "delete", refuse)
     assert resolve(staged.table).attempts == 2
     assert not set(staged.published())
+
+
+def test_lease_is_held_until_the_index_is_closed(staged, monkeypatch):
+    """The next holder opens the same folder."""
+    ended = []
+
+    def note(owner, name):
+        close = owner.close
+
+        def noted(self):
+            ended.append(name)
+            close(self)
+
+        monkeypatch.setattr(owner, "close", noted)
+
+    note(LocalIndexKeeper, "index")
+    note(HeldLease, "lease")
+    staged.table.stage(staged.rows((1, "eu", "new")))
+    resolve(staged.table)
+    assert ended == ["index", "lease"]
