@@ -94,7 +94,7 @@ def by_whole_histories(state, patch):
 def test_history_that_is_read_from_its_head_on_answers_as_the_whole_one(monkeypatch):
     seen = Counter()
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=400, deadline=None)
     @given(graph=GRAPHS)
     def check(graph):
         try:
