@@ -155,9 +155,10 @@ def file_events(
 ) -> DataFrame:
     """A stream of the lines of text files in a folder.
 
-    Spark gives out files by their modification time; within a micro-batch lines are ordered by
-    file name and line. So files should appear in the order of their names, or the events should
-    have a `sequence`.
+    Spark gives out files by their modification time, those of one millisecond (in buckets: of one
+    second) in the order in which the store lists them; within a micro-batch lines are ordered by
+    file name and line, or by the events' `sequence`. So files should appear in the order of their
+    names, and on a local disk no two in one millisecond.
 
     Args:
         spark: The session.

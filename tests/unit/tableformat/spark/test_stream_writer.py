@@ -66,9 +66,13 @@ class Stream:
         self.put_ns = 0
 
     def put(self, name: str, *events: str) -> None:
+        """A file of events, one a line."""
+        self.put_text(name, "".join(f"{event}\n" for event in events))
+
+    def put_text(self, name: str, text: str) -> None:
         """A file that is newer than those before it, by the milliseconds in which Spark tells."""
         path = self.source / name
-        path.write_text("".join(f"{event}\n" for event in events))
+        path.write_text(text)
         self.put_ns = max(path.stat().st_mtime_ns, self.put_ns + 2_000_000)
         os.utime(path, ns=(self.put_ns, self.put_ns))
 
@@ -119,7 +123,7 @@ def test_stream_of_flights_equals_the_fold_after_a_restart_too(
     paths = write_flight_events(tmp_path / "all", files=3, limit=1000)
     for paths_now in (paths[:2], paths[2:]):
         for path in paths_now:
-            (stream.source / path.name).write_bytes(path.read_bytes())
+            stream.put_text(path.name, path.read_text())
         stream.run(sequence="source.lsn", shards="3")
     rows = table.scan(branch="staging").to_arrow()
     expected = state_table(fold_flight_events(tmp_path / "all"))
