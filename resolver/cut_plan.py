@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.cursor import plan_backlog, staged_changes
+from resolver.number_text import plural
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import batch_in, committed_batch
 from tableformat.cdc.cuts import CutName, cut_of
@@ -93,12 +94,13 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """A table, and the batches that wait on it, in staging order."""
+    """A table, the batches that wait on it, in staging order, and whether all that waits is such."""
 
     state: TableState
     staging: str
     target: str
     waiting: tuple[_Batch, ...]
+    is_streamed: bool
 
     @property
     def name(self) -> str:
@@ -215,7 +217,7 @@ def plan_cut(
     members = [_member(state, staging, target) for state in states]
     waiting = [b for member in members for b in member.waiting if not member.lacks(b.name)]
     if not waiting:
-        return CutPlan()
+        return CutPlan(waits_for=_unstreamed(members))
     # An older stream into the same tables ends below a newer one.
     query = min(waiting, key=lambda each: (each.snapshot.timestamp_ms, each.name)).name.query
     begun = CutName(query, max(member.cut(query) for member in members))
@@ -241,6 +243,18 @@ def plan_cut(
         covered={name: found[name][-1].snapshot_id for name in sorted(found)},
         waits_for=waits_for,
         change_count=sum(staged_changes(each) for one in found.values() for each in one),
+    )
+
+
+def _unstreamed(members: Iterable[_Member]) -> str:
+    """That changes wait which are of no batch, and the way."""
+    names = [member.name for member in members if not member.is_streamed]
+    if not names:
+        return ""
+    more = f" and {plural(len(names) - 1, 'more table')}" if names[1:] else ""
+    return (
+        f"changes of {names[0]}{more} are of no stream into several tables, so they are in no cut: "
+        "resolve without --cut publishes them"
     )
 
 
@@ -292,7 +306,13 @@ def _member(state: TableState, staging: str, target: str) -> _Member:
             backlog = plan_backlog(state, staging=staging, target=target)
     found = (_batch_of(snapshot, state.name) for snapshot in backlog)
     waiting = tuple(batch for batch in found if batch is not None)
-    return _Member(state=state, staging=staging, target=target, waiting=waiting)
+    return _Member(
+        state=state,
+        staging=staging,
+        target=target,
+        waiting=waiting,
+        is_streamed=len(waiting) == len(backlog),
+    )
 
 
 def _batch_of(snapshot: Snapshot, table: str) -> _Batch | None:

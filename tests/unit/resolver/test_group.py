@@ -122,6 +122,20 @@ def test_tables_that_no_stream_feeds_need_no_key_to_be_among_them(world):
     assert world.shows(last)
 
 
+def test_changes_that_no_stream_staged_are_in_no_cut_and_said(world):
+    world.resolve()
+    assert world.resolve().describe() == "nothing to publish"
+    for name in (A, B):
+        world.tables[name].stage(upserts=pa.table({"id": [9], "balance": [5]}))
+    report = world.resolve()
+    assert report.describe() == (
+        f"nothing to publish; changes of {A} and 1 more table are of no stream into several "
+        "tables, so they are in no cut: resolve without --cut publishes them"
+    )
+    last = world.batch(A)
+    assert world.resolve().cut == f"{QUERY}/{last}"  # what was staged before it goes with it
+
+
 def test_batch_that_a_table_lacks_is_not_published_and_said(world):
     whole = world.batch(A, B)
     world.batch(B, C, only=(B,))
