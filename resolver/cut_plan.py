@@ -94,7 +94,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """A table, the batches that wait on it, in staging order, and whether all that waits is such."""
+    """A table, the batches that wait on it, in staging order, and whether nothing else waits."""
 
     state: TableState
     staging: str

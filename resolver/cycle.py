@@ -59,6 +59,7 @@ from resolver.repeated_batches import repeated_batches
 from resolver.report import ResolveReport
 from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
+from resolver.runner import LocalRunner
 from resolver.spread_match import SpreadMatch
 from resolver.staged_snapshots import (
     StagedSnapshot,
@@ -161,7 +162,7 @@ class Cycle:
 
     def _run(self, state: TableState | None) -> ResolveReport:
         state = state or self._load()
-        computed = self.compute(state)
+        computed = self.compute(state, reads_ahead=True)
         if computed is None:
             with self._phases.timed("trim"):
                 trimmed = self._trim_idle(state)
@@ -172,8 +173,12 @@ class Cycle:
         with self._phases.timed("plan"):
             return self._environment.catalog.load_table(self._identifier)
 
-    def compute(self, state: TableState) -> Computed | None:
-        """Steps 1 to 4 on `state`; None when nothing waits. Nothing is written but the index."""
+    def compute(self, state: TableState, *, reads_ahead: bool = False) -> Computed | None:
+        """Steps 1 to 4 on `state`; None when nothing waits. Nothing is written but the index.
+
+        `reads_ahead`: rows to write once more are read beside them. They stay in memory until they
+        are written.
+        """
         with self._phases.timed("plan"):
             check_target_is_whole(state, self._options.target)
             live = live_files(self._environment, state.head(self._options.target))
@@ -183,13 +188,27 @@ class Cycle:
         with self._phases.timed("read"):
             listed = self._rewritten(state, self._listed(state, live, staged))
             work = self._read(state, live, listed)
-        return self._matched(Computed(work=work, match=self._matcher.match(state, live, work)))
+        match = self._match(state, live, work, reads_ahead=reads_ahead)
+        return self._matched(Computed(work=work, match=match))
 
     def rebase(self, computed: Computed) -> Computed:
         """The same on the head that got there first."""
         with self._phases.timed("rebase"):
             match = self._matcher.rebase(computed.match, computed.work)
         return self._matched(replace(computed, match=match))
+
+    def _match(self, state: TableState, live: LiveFiles, work: Work, *, reads_ahead: bool) -> Match:
+        runner = self._engine.runner
+        is_read = reads_ahead and work.rewrites and not lacks_columns(work.batch)
+        if not (is_read and isinstance(runner, LocalRunner)):
+            return self._matcher.match(state, live, work)
+        matches: list[Match] = []
+        steps = [
+            lambda: matches.append(self._matcher.match(state, live, work)),
+            lambda: self._rows.read_ahead(state.metadata, work.batch, runner),
+        ]
+        self._environment.runtime.each(lambda step: step(), steps)
+        return matches[0]
 
     def _matched(self, computed: Computed) -> Computed:
         if computed.match.spread is not None:

@@ -15,129 +15,42 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
 from resolver.cycle_input import CycleInput
-from resolver.filled_columns import STAYS, Fill, FilledColumns
+from resolver.filled_columns import Fill
 from resolver.index.base import Entries, IndexChanges, IndexedFile
-from resolver.match import Bools, Int64s
+from resolver.match import Int64s
 from resolver.merge_deletes import Conversion
 from resolver.resolution import chunks
 from resolver.row_identity import NO_ROW_ID
 from resolver.runner import LocalRunner, Runner
-from tableformat.codec.parquet.reader import read_data_file
-from tableformat.codec.puffin.deletion_vector import build_positions, position_array
+from resolver.staged_rows import PLACE, RewriteJob, StagedRows, StagedSource
 from tableformat.commit.request import check_v3
 from tableformat.environment import Environment
 from tableformat.errors import TableError, UnsupportedError
 from tableformat.memory import release_unused
 from tableformat.runtime import IdSource, SystemIds, TaskIds
 from tableformat.scan.key_fields import key_path
-from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile, PartitionKey
 from tableformat.spec.field_paths import field_path
-from tableformat.spec.missing_columns import has_missing_columns, replaced
-from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
+from tableformat.spec.missing_columns import has_missing_columns
+from tableformat.spec.types import ROW_ID_FIELD
 from tableformat.store.base import ObjectStore
-from tableformat.store.locations import readers_of
 from tableformat.write.one_partition import OnePartition
-from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order_columns
+from tableformat.write.ordering import Ordering, SortColumn, sort_order_columns
 from tableformat.write.partitioning import Partitioner
-
-if TYPE_CHECKING:
-    from tableformat.sql.computed_columns import StoredValues  # loads sqlglot
 
 # Arrow bytes of one bucket of the sort: the keys of a large batch are in memory, too.
 SORT_BYTES = 32 << 20
 SORT_BYTES_OF_FEW = 128 << 20
 FEW_ROWS_MAX = 2_000_000
 RELEASE_FROM_ROWS = 1_000_000
-PLACE = "_icefold_place"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedRows:
-    """Live rows of a staged file.
-
-    Attributes:
-        file: The file; without `first_row_id`, ids are given here.
-        dead: Positions of its other rows.
-        row_id: Shape `(rows of the file,)`; `NO_ROW_ID`: it gets one with the commit.
-        row: Ordinal in the batch of the file's first row.
-    """
-
-    file: DataFile
-    dead: BitMap64
-    row_id: Int64s
-    row: int
-
-    def __len__(self) -> int:
-        return len(self.row_id) - len(self.dead)
-
-    @property
-    def position(self) -> Int64s | None:
-        """Shape `(rows,)`, ascending; None: all of the file's."""
-        if not self.dead:
-            return None
-        alive: Bools = np.ones(len(self.row_id), dtype=np.bool_)
-        alive[position_array(self.dead)] = False
-        return np.flatnonzero(alive)
-
-    @property
-    def places(self) -> Int64s:
-        """Ordinals in the batch, ascending; shape `(rows,)`."""
-        position = self.position
-        return self.row + (np.arange(len(self)) if position is None else position)
-
-    def only(self, places: Int64s) -> StagedRows:
-        """Some of the rows, given by their ordinals in the batch."""
-        others = BitMap64(range(len(self.row_id))) - build_positions(places - self.row)
-        return replace(self, dead=others)
-
-    def is_same(self, other: StagedRows) -> bool:
-        """Whether the same rows are written."""
-        if self.file.file_path != other.file.file_path or self.dead != other.dead:
-            return False
-        position = self.position
-        rows = slice(None) if position is None else position
-        return np.array_equal(self.row_id[rows], other.row_id[rows])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteJob:
-    """The live rows of one partition of one spec. Picklable.
-
-    Attributes:
-        rows: By file, oldest first.
-        partition: Where they go.
-        schema: Of the table.
-        ordering: The order they are written in.
-        sort_bytes: Arrow bytes that are sorted at a time.
-        fill: Where their missing columns come from; None: none is missing.
-    """
-
-    rows: tuple[StagedRows, ...]
-    partition: OnePartition
-    schema: Schema
-    ordering: Ordering
-    sort_bytes: int
-    fill: Fill | None = None
-
-    def is_same(self, other: RewriteJob) -> bool:
-        """Whether the same rows are written."""
-        return (
-            len(self.rows) == len(other.rows)
-            and self.schema == other.schema
-            and (other.fill is None if self.fill is None else self.fill.is_same(other.fill))
-            and all(a.is_same(b) for a, b in zip(self.rows, other.rows, strict=True))
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +118,34 @@ class BatchWriter:
     """
 
     environment: Environment
+    _ahead: dict[PartitionKey, pa.Table | None] = field(default_factory=dict)
     _jobs: tuple[RewriteJob, ...] = ()
     _written: RewrittenBatch = field(default_factory=RewrittenBatch)
+
+    def read_ahead(self, metadata: TableMetadata, batch: CycleInput, runner: LocalRunner) -> None:
+        """Read the rows of a small batch and put them in order, before it is known which live.
+
+        For a `write` of the same version of the table. What is more than `FEW_ROWS_MAX` rows, or
+        more than its share of `SORT_BYTES_OF_FEW` of Arrow, is left to that. No column may be
+        missing.
+
+        Raises:
+            CorruptDataError, StoreUnavailableError: As `write`.
+        """
+        files = tuple(each.file for each in batch.files)
+        row_id = np.full(sum(file.record_count for file in files), NO_ROW_ID, dtype=np.int64)
+        if not 0 < len(row_id) <= FEW_ROWS_MAX:
+            return
+        store = self.environment.store
+        whole = Conversion(vectors=(), published=files, dropped=(), replaced=(), new_positions=0)
+
+        def read(job: RewriteJob) -> pa.Table | None:
+            share = SORT_BYTES_OF_FEW * sum(map(len, job.rows)) // len(row_id)
+            return StagedSource(store, job).read_in_order(share)
+
+        jobs = tuple(_jobs(store, metadata, batch, whole, row_id))
+        keys = (job.rows[0].file.partition_key for job in jobs)
+        self._ahead = dict(zip(keys, runner.run(read, jobs), strict=True))
 
     def write(
         self,
@@ -241,7 +180,11 @@ class BatchWriter:
         """
         runtime = self.environment.runtime
         runtime.fail_point("resolve.before_rewrite")
-        jobs = tuple(_jobs(self.environment.store, metadata, batch, conversion, row_id, fill))
+        ahead, self._ahead = self._ahead, {}  # a later version may have other columns
+        jobs = tuple(
+            replace(job, ahead=ahead.get(job.rows[0].file.partition_key))
+            for job in _jobs(self.environment.store, metadata, batch, conversion, row_id, fill)
+        )
         if not _are_same(jobs, self._jobs):
             self.delete_unused()
             write = partial(_write, store=self.environment.store)
@@ -277,7 +220,7 @@ def _jobs(
     batch: CycleInput,
     conversion: Conversion,
     row_id: Int64s,
-    fill: Fill | None,
+    fill: Fill | None = None,
 ) -> Iterator[RewriteJob]:
     """One per partition, in the order of their first staged files."""
     groups: dict[PartitionKey, tuple[DataFile, list[StagedRows]]] = {}
@@ -332,7 +275,7 @@ def _filed(store: ObjectStore, job: RewriteJob) -> list[tuple[DataFile, StagedRo
     filled |= {each.field_id for each in computed if filled and each.field_id}
     if not any(schema.find_field(name).field_id in filled for name in names):
         return [(rows.file, rows)]
-    table = pa.Table.from_batches(_Source(store, job).read([*names, PLACE]))
+    table = pa.Table.from_batches(StagedSource(store, job).read([*names, PLACE]))
     found = []
     for values, part in Partitioner(spec, schema).split(table):
         kept = rows.only(part.column(PLACE).to_numpy())
@@ -367,95 +310,15 @@ def _write(
         The files, and the batch's ordinals of the rows in them, in their order.
     """
     job, ids = item
-    source = _Source(store, job)
-    names, count = source.arrow.names, sum(len(each) for each in job.rows)
+    source = StagedSource(store, job)
+    count = sum(len(each) for each in job.rows)
     places = np.empty(count, dtype=source.arrow.field(PLACE).type.to_pandas_dtype())
 
     def rows() -> Iterator[pa.RecordBatch]:
-        done, read = 0, source.read
-        for batch in ordered(
-            job.ordering, read(names), read, rows=count, memory_bytes=job.sort_bytes
-        ):
+        done = 0
+        for batch in source.in_order():
             places[done : done + batch.num_rows] = batch.column(PLACE).to_numpy()
             done += batch.num_rows
-            yield batch.select(names[:-1])
+            yield batch.select(source.names[:-1])
 
     return job.partition.write(store, ids or SystemIds(), source.stored, rows()), places
-
-
-class _Source:
-    """Reads the live rows of a job: the table's columns, row ids, and places in the batch."""
-
-    def __init__(self, store: ObjectStore, job: RewriteJob) -> None:
-        self._store = store
-        self._job = job
-        self.stored = Schema(*job.schema.fields, ROW_ID_FIELD)
-        last = max((each.row + len(each.row_id) for each in job.rows), default=0)
-        place = pa.int32() if last <= np.iinfo(np.int32).max else pa.int64()
-        self.arrow = arrow_schema(self.stored).append(pa.field(PLACE, place))
-        self._filled: FilledColumns | None = None
-        self._computed: StoredValues | None = None
-        if job.fill is not None:
-            properties = job.partition.properties
-            self._filled = job.fill.read(store, job.schema, properties)
-            if stored_columns(properties, job.schema):
-                from tableformat.sql.computed_columns import StoredValues  # loads sqlglot
-
-                self._computed = StoredValues.of(properties, job.schema)
-
-    def read(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Some columns of all rows, file by file."""
-        producers = [partial(self._rows, each, names) for each in self._job.rows]
-        threads = readers_of(self._job.rows[0].file.file_path)
-        with stream_ordered(producers, threads=threads) as batches:
-            yield from batches
-
-    def _rows(self, rows: StagedRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        read = set(names)
-        if self._computed is not None:
-            read |= self._computed.inputs(names, self._job.schema)
-        wanted = Schema(*(each for each in self._job.schema.fields if each.name in read))
-        done, position = 0, rows.position
-        ids = rows.row_id if position is None else rows.row_id[position]
-        places = rows.places
-        for batch in read_data_file(
-            self._store,
-            rows.file,
-            schema=wanted,
-            spec=self._job.partition.spec,
-            properties=self._job.partition.properties,
-            wanted=position,
-        ):
-            here = slice(done, done + batch.num_rows)
-            done += batch.num_rows
-            yield self._with_ids(batch, ids[here], places[here], names)
-
-    def _with_ids(
-        self, batch: pa.RecordBatch, ids: Int64s, places: Int64s, names: Sequence[str]
-    ) -> pa.RecordBatch:
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if self._filled is not None:
-            is_filled = self._filled.fill(columns, places)
-            if self._computed is not None and is_filled.any():
-                self._compute(columns, is_filled)
-        columns[ROW_ID_FIELD.name] = pa.array(ids, mask=ids == NO_ROW_ID)
-        columns[PLACE] = pa.array(places, type=self.arrow.field(PLACE).type)
-        schema = pa.schema([self.arrow.field(name) for name in names])
-        return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
-
-    def _compute(self, columns: dict[str, pa.Array], is_filled: Bools) -> None:
-        """Replace the stored computed columns, as far as they are there, of rows that were filled.
-
-        The others were computed when they were staged.
-        """
-        assert self._computed is not None
-        wanted = self._computed.columns.keys() & columns.keys()
-        if not wanted:
-            return
-        used = wanted | self._computed.inputs(wanted, self._job.schema)
-        given = pa.RecordBatch.from_pydict({name: columns[name] for name in used})
-        filled = given.filter(pa.array(is_filled))
-        at = np.where(is_filled, np.cumsum(is_filled) - 1, STAYS)
-        for name in wanted:
-            values = self._computed.compute(name, filled)
-            columns[name] = replaced(columns[name], values, at)

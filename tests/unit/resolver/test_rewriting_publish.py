@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,8 +12,10 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from maintenance.tasks.compact import compact
 from maintenance.tasks.expire import expire
 from maintenance.tasks.options import CompactOptions, ExpireOptions
-from resolver import resolve
+from resolver import resolve, rewrite_batch, staged_rows
+from resolver.staged_rows import StagedSource
 from tableformat.codec.avro.manifest_store import clear_manifest_cache
+from tableformat.codec.parquet.reader import read_data_file
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tests.support.another_tool import another_tool, set_unchecked
@@ -21,9 +25,18 @@ CAME = {"+I", "+U"}
 REWRITE = {"icefold.publish": "rewrite"}
 
 
-@pytest.fixture(params=[(), ("bucket(2, id)",), ("region",)], ids=["", "by key", "by region"])
-def staged(request, tmp_path):
-    table = StagedTable(tmp_path, partition_by=request.param)
+PARTITIONS = [(), ("bucket(2, id)",), ("region",)]
+
+
+@pytest.fixture(
+    params=[*((each, True) for each in PARTITIONS), (("region",), False)],
+    ids=["", "by key", "by region", "by region, not read ahead"],
+)
+def staged(request, tmp_path, monkeypatch):
+    partition_by, reads_ahead = request.param
+    if not reads_ahead:
+        monkeypatch.setattr(rewrite_batch, "FEW_ROWS_MAX", 0)
+    table = StagedTable(tmp_path, partition_by=partition_by)
     table.table.set_properties(REWRITE)
     table.table.append(table.rows(*((key, "eu", "base") for key in range(6))))
     return table
@@ -103,6 +116,44 @@ def test_micro_batches_become_one_file_per_partition(staged):
     assert report.data_files == len(partitions)
     assert {note for note, _ in ids(staged).values()} == {"v9"}
     assert resolve(staged.table).staged_snapshots == 0
+
+
+@pytest.mark.parametrize(("is_large", "times"), [(False, 1), (True, 2)])
+def test_rows_of_a_small_batch_are_read_once(tmp_path, monkeypatch, is_large, times):
+    staged = StagedTable(tmp_path, partition_by=("region",), properties=REWRITE)
+    reads = Counter()
+    read_in_order = StagedSource.read_in_order
+    if is_large:
+        monkeypatch.setattr(StagedSource, "read_in_order", lambda self, _: read_in_order(self, 0))
+
+    def read_noted(store, file, **options):
+        for batch in read_data_file(store, file, **options):
+            reads[file.file_path] += 1
+            yield batch
+
+    monkeypatch.setattr(staged_rows, "read_data_file", read_noted)
+    staged.table.stage(staged.rows((1, "eu", "new"), (2, "us", "new")))
+    resolve(staged.table)
+    assert list(reads.values()) == [times, times]
+    assert ids(staged).keys() == {1, 2}
+
+
+def test_rows_read_ahead_are_read_again_for_the_columns_of_a_later_version(staged):
+    upsert(staged, (1, "new"), (9, "new"))
+    points = staged.environment.runtime.fail_points
+
+    def change_columns(name):
+        del points.armed[name]
+        staged.table.refresh().update_schema(lambda change: change.rename_column("note", "text"))
+        staged.table.refresh().append(staged.table.scan().to_arrow().slice(0, 0))
+
+    points.armed["commit.before_swap"] = change_columns
+    assert resolve(staged.table).attempts == 2
+    rows = staged.table.refresh().scan().to_arrow().to_pylist()
+    assert {row["id"]: row["text"] for row in rows} == {
+        **dict.fromkeys(range(6), "base"),
+        **dict.fromkeys((1, 9), "new"),
+    }
 
 
 @pytest.mark.parametrize("limits", [(1,), (1, 1)])
