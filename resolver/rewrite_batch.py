@@ -50,6 +50,9 @@ from tableformat.write.partitioning import Partitioner
 SORT_BYTES = 32 << 20
 SORT_BYTES_OF_FEW = 128 << 20
 FEW_ROWS_MAX = 2_000_000
+# What a larger batch takes to be matched leaves no room for its rows.
+AHEAD_FILE_BYTES = 8 << 20
+AHEAD_BYTES = 4 * AHEAD_FILE_BYTES
 RELEASE_FROM_ROWS = 1_000_000
 
 
@@ -125,22 +128,22 @@ class BatchWriter:
     def read_ahead(self, metadata: TableMetadata, batch: CycleInput, runner: LocalRunner) -> None:
         """Read the rows of a small batch and put them in order, before it is known which live.
 
-        For a `write` of the same version of the table. What is more than `FEW_ROWS_MAX` rows, or
-        more than its share of `SORT_BYTES_OF_FEW` of Arrow, is left to that. No column may be
-        missing.
+        For a `write` of the same version of the table. A batch of larger files than
+        `AHEAD_FILE_BYTES`, and what takes more than its share of `AHEAD_BYTES` in Arrow, is left to
+        that. No column may be missing.
 
         Raises:
             CorruptDataError, StoreUnavailableError: As `write`.
         """
         files = tuple(each.file for each in batch.files)
         row_id = np.full(sum(file.record_count for file in files), NO_ROW_ID, dtype=np.int64)
-        if not 0 < len(row_id) <= FEW_ROWS_MAX:
+        if not len(row_id) or sum(file.file_size_in_bytes for file in files) > AHEAD_FILE_BYTES:
             return
         store = self.environment.store
         whole = Conversion(vectors=(), published=files, dropped=(), replaced=(), new_positions=0)
 
         def read(job: RewriteJob) -> pa.Table | None:
-            share = SORT_BYTES_OF_FEW * sum(map(len, job.rows)) // len(row_id)
+            share = AHEAD_BYTES * sum(map(len, job.rows)) // len(row_id)
             return StagedSource(store, job).read_in_order(share)
 
         jobs = tuple(_jobs(store, metadata, batch, whole, row_id))

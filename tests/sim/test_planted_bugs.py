@@ -22,10 +22,10 @@ import resolver.cycle_match
 import resolver.filled_columns
 import resolver.index.local
 import resolver.moved_rows
-import resolver.rewrite_batch
 import resolver.rewritten_rows
 import resolver.row_identity
 import resolver.staged_on_target
+import resolver.staged_rows
 import resolver.target_row_ids
 import tableformat.codec.parquet.projection
 import tableformat.commit.expiry_plan
@@ -368,7 +368,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def uncomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a publish fills in is not computed with."""
-    monkeypatch.setattr(resolver.rewrite_batch, "stored_columns", lambda *_: {})
+    monkeypatch.setattr(resolver.staged_rows, "stored_columns", lambda *_: {})
 
 
 def stale(monkeypatch: pytest.MonkeyPatch) -> None:

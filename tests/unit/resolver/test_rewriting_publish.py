@@ -35,7 +35,7 @@ PARTITIONS = [(), ("bucket(2, id)",), ("region",)]
 def staged(request, tmp_path, monkeypatch):
     partition_by, reads_ahead = request.param
     if not reads_ahead:
-        monkeypatch.setattr(rewrite_batch, "FEW_ROWS_MAX", 0)
+        monkeypatch.setattr(rewrite_batch, "AHEAD_FILE_BYTES", 0)
     table = StagedTable(tmp_path, partition_by=partition_by)
     table.table.set_properties(REWRITE)
     table.table.append(table.rows(*((key, "eu", "base") for key in range(6))))
@@ -118,12 +118,12 @@ def test_micro_batches_become_one_file_per_partition(staged):
     assert resolve(staged.table).staged_snapshots == 0
 
 
-@pytest.mark.parametrize(("is_large", "times"), [(False, 1), (True, 2)])
-def test_rows_of_a_small_batch_are_read_once(tmp_path, monkeypatch, is_large, times):
+@pytest.mark.parametrize(("is_wide", "times"), [(False, 1), (True, 2)])
+def test_rows_of_a_small_batch_are_read_once(tmp_path, monkeypatch, is_wide, times):
     staged = StagedTable(tmp_path, partition_by=("region",), properties=REWRITE)
     reads = Counter()
     read_in_order = StagedSource.read_in_order
-    if is_large:
+    if is_wide:
         monkeypatch.setattr(StagedSource, "read_in_order", lambda self, _: read_in_order(self, 0))
 
     def read_noted(store, file, **options):
