@@ -386,19 +386,22 @@ def _walk_staging(
     A publish that the target has lost again (rollback, replaced branch) stands for the staged
     snapshots that it covered: there the walk goes on at its marker, not at its parent. Another
     commit only repeats the marker; below it may be staged snapshots that the target was
-    fast-forwarded to. Of another tool's commits below one of icefold to the target, a rewrite was
-    the target's, whatever the log still says; it changes no row.
+    fast-forwarded to. Of another tool's commits, a rewrite that a commit of icefold to the target
+    descends from was the target's, whatever the log still says; it changes no row. One of what such
+    a publish covered was staged: its copies bring the ids of their rows.
     """
     by_id = snapshots_by_id(metadata)
     seen: set[int] = set()
-    is_below = False
+    line = _NewestFirst(iter(()))  # of the target, as it was
     current = head_id
     while current is not None and current in by_id and current not in seen:
         seen.add(current)
         snapshot, branch = by_id[current], committed_to(by_id[current])
         is_rewrite = branch is None and operation_of(snapshot) == Operation.REPLACE
-        yield snapshot, not (history.was_target(snapshot) or (is_below and is_rewrite))
-        is_below |= branch == history.target
+        was_its = history.was_target(snapshot) or (is_rewrite and line.has(snapshot))
+        yield snapshot, not was_its
+        if branch == history.target:
+            line = _NewestFirst(walk_back(by_id, snapshot.snapshot_id))
         marker, parent_id = history.marker_of(snapshot), snapshot.parent_snapshot_id
         below = map(history.marker_of, walk_back(by_id, parent_id))
         covers = marker is not None and marker != next((m for m in below if m is not None), None)

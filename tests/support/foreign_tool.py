@@ -263,6 +263,8 @@ class ForeignTool:
     ) -> int:
         """DELETE and UPDATE of a branch, copy-on-write, as Spark does it; its id.
 
+        Where no row changes it is a rewrite.
+
         Args:
             branch: The branch.
             change: What a row becomes; None: it goes. The ids of rows are kept.
@@ -280,7 +282,8 @@ class ForeignTool:
         kept = [r for r in rows if r.path in paths and after[r.path, r.position] is not None]
         values = [after[row.path, row.position] for row in kept]
         files = self.data_files(values, [row.row_id for row in kept])
-        return self.commit(branch, "overwrite", add=files, remove=old)
+        operation = "overwrite" if changed else "replace"
+        return self.commit(branch, operation, add=files, remove=old)
 
     def cherry_pick(self, snapshot_id: int) -> int | None:
         """As Java does it: appends, and what the head is the parent of. None: refused."""

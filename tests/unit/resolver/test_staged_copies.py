@@ -110,6 +110,22 @@ def test_copy_of_a_file_that_is_staged_itself_is_published_once(world, limit):
     world.check_index()
 
 
+def test_copy_that_changes_no_row_brings_its_ids_where_main_is_rolled_back_behind_it(world):
+    world.stage((5, "eu", 5), (6, "eu", 6))
+    staged = {row.path for row in world.foreign.rows("staging") if row.values[0] == 5}
+    world.foreign.copy_on_write("staging", lambda row: row.values, paths=staged)
+    world.resolve(limit=1)
+    before = world.foreign.head()
+    world.resolve()
+    published = world.ids()
+    assert world.foreign.head("staging") == world.foreign.head() != before
+    world.table.refresh().refs.rollback(snapshot_id=before)
+    world.stage((7, "eu", 7))
+    world.resolve()
+    assert {key: row_id for key, row_id in world.ids().items() if key != 7} == published
+    world.check_index()
+
+
 def test_rows_that_were_deleted_before_the_copy_stay_deleted(world):
     world.stage((1, "eu", 10))  # deletes the row of main that a copy of its file leaves out
     world.resolve()
