@@ -515,7 +515,10 @@ def without_replaced(
 def replaced_target(
     state: TableState, staging: str, target: str, left: Snapshot
 ) -> LostCursorError:
-    """What to say of a target that was replaced; `left`: the newest one below staging."""
+    """What to say of a target that was replaced; `left`: the newest one below staging.
+
+    What was staged for other columns than the target has now is refused (`check_staged_schemas`).
+    """
     return LostCursorError(
         "cannot tell which staged snapshots were published: the target has a history of its own "
         "since it was replaced (REPLACE TABLE), and staging stands on the one before",

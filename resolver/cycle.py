@@ -64,6 +64,7 @@ from resolver.spread_match import SpreadMatch
 from resolver.staged_snapshots import (
     StagedSnapshot,
     before_unseen_deletes,
+    check_staged_schemas,
     load_staged,
     names_of,
     sequence_numbers_of,
@@ -248,6 +249,7 @@ class Cycle:
             return None
         repeated = repeated_batches(state, covered, target=self._options.target)
         staged = load_staged(self._environment, state, covered, repeated)
+        check_staged_schemas(state, staged, self._options.staging)
         taken = before_unseen_deletes(staged, state.metadata.schema().identifier_field_ids)
         if len(taken) < len(staged):
             self._check_may_end(state, live, snapshots[len(taken) :])
@@ -325,6 +327,7 @@ class Cycle:
             target=options.target,
             staged_after=options.staged_after,
         )
+        check_staged_schemas(state, staged, options.staging, from_state=True)
         taken = before_unseen_deletes(staged, state.metadata.schema().identifier_field_ids)
         if len(taken) < len(staged):  # a marker names a snapshot: none is left to end before
             raise _unseen_deletes(

@@ -19,6 +19,7 @@ from tableformat.commit.branch_history import (
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.scan.delete_index import DeleteIndex, referenced_path
+from tableformat.scan.former_schema import cannot_read, unreadable
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.missing_columns import has_missing_columns
@@ -116,6 +117,40 @@ def load_staged(
     at_once = READERS_MAX if is_in_bucket(state.metadata.location) else 1
     items = list(enumerate(snapshots, start=1))
     return environment.runtime.each(load, items, at_once=at_once)
+
+
+def check_staged_schemas(
+    state: TableState, staged: Sequence[StagedSnapshot], branch: str, *, from_state: bool = False
+) -> None:
+    """Refuse what was staged before the table was replaced.
+
+    The target could not be read any more with such rows, and keys of another type name none of its.
+
+    Args:
+        state: The table version.
+        staged: What waits, oldest first.
+        branch: Where.
+        from_state: It was read from the state of the branch's head, which has no log.
+
+    Raises:
+        UnsupportedError: Names the first such snapshot, and how to go on without them.
+    """
+    metadata, schema = state.metadata, state.metadata.schema()
+    rows = [e.snapshot_id for each in staged for e in each.data_files]
+    deletes = [e.snapshot_id for each in staged for e in each.equality_deletes]
+    found = [
+        *unreadable(metadata, schema, rows),
+        *unreadable(metadata, schema, deletes, whole=False),
+    ]
+    if not found:
+        return
+    last = max((each for each, _ in found), key=lambda each: each.sequence_number or 0)
+    action = f"drop the staging branch (icefold ref drop {state.name} {branch}), and stage again"
+    if last.snapshot_id != state.head_id(branch):
+        without = f"--from-snapshot {last.snapshot_id}"
+        without = f"--staged-after {last.sequence_number}" if from_state else without
+        action = f"go on without what was staged then, with {without}; or {action}"
+    raise cannot_read(state, schema, *found[0], action=action)
 
 
 def before_unseen_deletes(

@@ -219,9 +219,9 @@ def _rolled_back(
     state: TableState, staging: str, target: str, base: _Base, published: int
 ) -> InvalidInputError:
     return InvalidInputError(
-        "the target was rolled back behind publishes that the staging branch stands on, and the "
-        f"history of what they brought (sequence numbers {published + 1} to {base.published}) "
-        "is gone: the branch need not list those changes any more",
+        "the target was rolled back behind publishes that the staging branch stands on, or was "
+        f"replaced, and the history of what they brought (sequence numbers {published + 1} to "
+        f"{base.published}) is gone: the branch need not list those changes any more",
         table=state.name,
         staging=staging,
         target=target,

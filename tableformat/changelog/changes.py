@@ -95,7 +95,7 @@ class Changes:
         """The data files in which a step's versions may differ."""
         return diff_files(
             self.environment.store,
-            self.state.metadata,
+            self.state,
             step.old,
             step.new,
             schema=self.schema,

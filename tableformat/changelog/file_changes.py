@@ -21,8 +21,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.scan.delete_index import DeleteIndex, referenced_path, sequence_number
+from tableformat.scan.former_schema import check_readable
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.plan import FileScanTask, live_entries, plan_task
 from tableformat.scan.pruning import Pruner
@@ -41,7 +43,7 @@ class FileChange:
 
 def diff_files(
     store: ObjectStore,
-    metadata: TableMetadata,
+    state: TableState,
     old: Snapshot | None,
     new: Snapshot | None,
     *,
@@ -52,23 +54,24 @@ def diff_files(
 
     Args:
         store: Where manifests are.
-        metadata: The table.
+        state: The table.
         old: None: the empty table.
         new: Likewise.
-        schema: The schema the filter is about.
+        schema: The schema that rows are read with, and the filter is about.
         row_filter: Files without a matching row are left out; unbound, normalized.
 
     Raises:
         CorruptDataError: Manifests break the format.
         NotFoundError: A manifest is gone.
+        UnsupportedError: The table was replaced in between: the schema does not read both.
     """
-    pruner = Pruner(row_filter, schema, metadata.specs())
+    pruner = Pruner(row_filter, schema, state.metadata.specs())
     lists = [[] if each is None else load_manifest_list(store, each) for each in (old, new)]
     shared = {m.manifest_path for m in lists[0]} & {m.manifest_path for m in lists[1]}
-    sides = [_Side(store, metadata, manifests, shared, pruner) for manifests in lists]
+    sides = [_Side(store, state, schema, manifests, shared, pruner) for manifests in lists]
     before, after = sides
     moved = _moved_deletes(before.own_deletes, after.own_deletes)
-    touched = _touched(metadata, sides, moved)
+    touched = _touched(state.metadata, schema, sides, moved)
     touched |= {
         path
         for path, entry in before.own_data.items()
@@ -90,15 +93,18 @@ class _Side:
     def __init__(
         self,
         store: ObjectStore,
-        metadata: TableMetadata,
+        state: TableState,
+        schema: Schema,
         manifests: Sequence[ManifestFile],
         shared: set[str],
         pruner: Pruner,
     ) -> None:
         self._store = store
-        self._metadata = metadata
+        self._state = state
+        self._schema = schema
         self._pruner = pruner
         live = [each for each in manifests if each.has_live_files]
+        self._check(m.added_snapshot_id for m in live if m.manifest_path not in shared)
         self._data = [
             each
             for each in live
@@ -129,6 +135,7 @@ class _Side:
 
     def tasks(self, entries: dict[str, ManifestEntry]) -> dict[str, FileScanTask]:
         """Tasks with every delete that reaches the files in this snapshot."""
+        self._check(entry.snapshot_id for entry in entries.values())
         residuals = {
             path: self._pruner.residual(entry.data_file) for path, entry in entries.items()
         }
@@ -146,16 +153,27 @@ class _Side:
             for entry in live_entries(self._store, reaching)
             if not entry.data_file.is_dv or entry.data_file.referenced_data_file in kept
         ]
-        index = _index(deletes, self._metadata)
+        index = _index(deletes, self._state.metadata, self._schema)
         return {path: plan_task(entry, residuals[path], index) for path, entry in kept.items()}
+
+    def _check(self, snapshot_ids: Iterable[int | None]) -> None:
+        check_readable(
+            self._state,
+            self._schema,
+            snapshot_ids,
+            action="ask for the changes of each of the two tables: up to the last snapshot of the "
+            "one, and from the empty table, or the first snapshot, of the other",
+        )
 
 
 def _by_path(entries: Iterable[ManifestEntry]) -> dict[str, ManifestEntry]:
     return {entry.data_file.file_path: entry for entry in entries}
 
 
-def _index(deletes: Iterable[ManifestEntry], metadata: TableMetadata) -> DeleteIndex:
-    return DeleteIndex(deletes, specs=metadata.specs(), key_fields=key_fields(metadata))
+def _index(
+    deletes: Iterable[ManifestEntry], metadata: TableMetadata, schema: Schema
+) -> DeleteIndex:
+    return DeleteIndex(deletes, specs=metadata.specs(), key_fields=key_fields(metadata, schema))
 
 
 def _moved_deletes(
@@ -170,7 +188,10 @@ def _moved_deletes(
 
 
 def _touched(
-    metadata: TableMetadata, sides: Sequence[_Side], moved: Iterable[ManifestEntry]
+    metadata: TableMetadata,
+    schema: Schema,
+    sides: Sequence[_Side],
+    moved: Iterable[ManifestEntry],
 ) -> set[str]:
     """Paths of data files that deletes which came or went may reach."""
     touched: set[str] = set()
@@ -183,7 +204,7 @@ def _touched(
         else:
             touched.add(path)
     if others:
-        index = _index(others, metadata)
+        index = _index(others, metadata, schema)
         for entry in (entry for side in sides for entry in side.all_data()):
             found = index.for_data_file(entry)
             if found.equality_deletes or found.position_deletes:

@@ -42,6 +42,7 @@ from tableformat.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from tableformat.scan.former_schema import check_readable
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_SNAPSHOT_ID, STAGING_MARKER
@@ -83,7 +84,7 @@ def cherry_pick(
         InvalidInputError: The parent of a snapshot that removes files or deletes rows has expired,
             so it cannot be validated.
         NotFoundError: No such snapshot.
-        UnsupportedError: Columns of its rows are missing.
+        UnsupportedError: Columns of its rows are missing, or it changed a table that was replaced.
     """
     state = environment.catalog.load_table(identifier)
     while True:
@@ -110,6 +111,12 @@ def _pick_onto(
     _check_not_picked(state, picked, branch)
     check_rows_are_whole(state, [picked], action="run resolve")
     changes = load_changes(environment.store, picked)
+    check_readable(
+        state,
+        state.metadata.schema(),
+        [each.snapshot_id for each in changes.added_data],
+        action="read it by its id, and append its rows as the table has them now",
+    )
     if check is not None:
         check(state, changes)
     head = state.head(branch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
@@ -56,6 +57,7 @@ from tableformat.commit.summary import build_summary
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
 from tableformat.paths import metadata_directory
+from tableformat.scan.former_schema import why_unreadable
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.spec.names import COMMITTED_TO, LOAD, MAIN_BRANCH, STAGING_MARKER
 
@@ -75,6 +77,7 @@ class SnapshotChange:
     _lists: dict[str, frozenset[str]] = field(default_factory=dict)
     _listed: tuple[str, tuple[ManifestFile, ...]] | None = None
     _snapshot: Snapshot | None = None
+    _planned: Schema | None = None  # the files were written under
 
     def __post_init__(self) -> None:
         self._history = History(self.environment.store)
@@ -83,6 +86,7 @@ class SnapshotChange:
         """Validate against `state`, write manifests and list, and give the updates."""
         metadata, changeset = state.declared.metadata, self.changeset
         check_writable(metadata, table=state.name)
+        self._check_schema(state)
         check_files(changeset, metadata)
         if self.check is not None:
             self.check(state)
@@ -116,6 +120,21 @@ class SnapshotChange:
                 or _stay(changeset.source, state)
             ),
         )
+
+    def _check_schema(self, state: TableState) -> None:
+        """Refuse files that nobody could read: the table was replaced since they were written."""
+        schema, written = state.metadata.schema(), self._planned
+        if written is None:
+            self._planned = schema
+            return
+        why = why_unreadable(schema, written, whole=bool(self.changeset.added_data_files))
+        if why is not None:
+            raise CommitConflictError(
+                f"the table was replaced meanwhile, or its columns changed: {why}",
+                table=state.name,
+                branch=self.changeset.branch,
+                action="load the table again, and write for the columns that it has now",
+            )
 
     def _staging_base(self, state: TableState, parent_id: int | None) -> dict[str, str]:
         main = state.ref(MAIN_BRANCH)

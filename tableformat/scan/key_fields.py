@@ -36,7 +36,7 @@ def merged_fields(
             if wanted is not None and field.field_id not in wanted:
                 continue
             known = merged.get(field.field_id)
-            if known is None or _is_promotion(known, field) or not _is_promotion(field, known):
+            if known is None or is_promotion(known, field) or not is_promotion(field, known):
                 merged[field.field_id] = field
     return merged
 
@@ -88,7 +88,8 @@ def _leaves(fields: Iterable[NestedField]) -> Iterable[NestedField]:
             yield field
 
 
-def _is_promotion(known: NestedField, field: NestedField) -> bool:
+def is_promotion(known: NestedField, field: NestedField) -> bool:
+    """Whether values of `known` can be read as `field`, a later version of it."""
     if known.field_type is field.field_type or known.field_type == field.field_type:
         return True  # most are one object, and to compare types takes microseconds
     if isinstance(known.field_type, DateType):

@@ -24,6 +24,7 @@ from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.scan.delete_index import DeleteIndex, sequence_number
 from tableformat.scan.expired_snapshot import telling_expiry
+from tableformat.scan.former_schema import check_readable
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.pruning import Pruner
 from tableformat.scan.row_filter import normalize_filter, parse_filter
@@ -32,6 +33,7 @@ from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
 
 MANIFEST_READERS_MAX = 8
+BY_ID = "read snapshots of before by their ids, or by a tag: those have their own schema"
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -104,6 +106,7 @@ def plan_scan(
     Raises:
         InvalidInputError: The filter cannot be read, or does not fit the schema.
         NotFoundError: There is no such snapshot, or it has expired.
+        UnsupportedError: Files of it were written before the table was replaced.
         CorruptDataError: The snapshot's metadata break the format.
     """
     metadata = state.metadata
@@ -115,7 +118,7 @@ def plan_scan(
     tasks: tuple[FileScanTask, ...] = ()
     if snapshot is not None:
         with telling_expiry(environment, state, [snapshot]):
-            tasks = tuple(_plan_tasks(environment.store, metadata, schema, snapshot, pruner))
+            tasks = tuple(_plan_tasks(environment.store, state, schema, snapshot, pruner))
     return replace(plan_without_files(metadata, schema, unbound), snapshot=snapshot, tasks=tasks)
 
 
@@ -188,19 +191,20 @@ def _snapshot(state: TableState, snapshot_id: int | None) -> Snapshot | None:
 
 def _plan_tasks(
     store: ObjectStore,
-    metadata: TableMetadata,
+    state: TableState,
     schema: Schema,
     snapshot: Snapshot,
     pruner: Pruner,
 ) -> Iterable[FileScanTask]:
-    manifests = [
-        manifest
-        for manifest in load_manifest_list(store, snapshot)
-        if manifest.has_live_files and pruner.manifest_may_match(manifest)
-    ]
+    metadata = state.metadata
+    live = [each for each in load_manifest_list(store, snapshot) if each.has_live_files]
+    _check_types(state, schema, (each.added_snapshot_id for each in live))
+    manifests = [each for each in live if pruner.manifest_may_match(each)]
     data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
     selected: list[tuple[ManifestEntry, BooleanExpression]] = []
-    for entry in live_entries(store, data):
+    entries = live_entries(store, data)
+    _check_types(state, schema, (each.snapshot_id for each in entries))
+    for entry in entries:
         if entry.data_file.content != FileContent.DATA:
             raise CorruptDataError(
                 "a data manifest lists a delete file", location=entry.data_file.file_path
@@ -212,6 +216,11 @@ def _plan_tasks(
     fields = key_fields(metadata, schema)
     index = DeleteIndex(live_entries(store, reaching), specs=metadata.specs(), key_fields=fields)
     return [plan_task(entry, residual, index) for entry, residual in selected]
+
+
+def _check_types(state: TableState, schema: Schema, snapshot_ids: Iterable[int | None]) -> None:
+    """Bounds of another type would prune what they do not mean."""
+    check_readable(state, schema, snapshot_ids, action=BY_ID, whole=False)
 
 
 def _reaching(

@@ -11,6 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
+from tableformat.scan.former_schema import why_unreadable
 from tableformat.spec.names import MAIN_BRANCH
 
 
@@ -32,7 +33,8 @@ def select_snapshot(
     """Resolve a scan's time travel.
 
     A branch is read with the table's current schema; a tag, a snapshot id or a point in time with
-    the schema the snapshot was written with, so that an old version looks as it did.
+    the schema the snapshot was written with, so that an old version looks as it did. So does a
+    branch that still stands on a table which was replaced.
 
     Args:
         state: The loaded table.
@@ -63,7 +65,9 @@ def select_snapshot(
     head = _snapshot(state, found.snapshot_id)
     is_tag = found.snapshot_ref_type == SnapshotRefType.TAG
     if timestamp_ms is None:
-        return _at(metadata, head) if is_tag else SelectedSnapshot(head, metadata.schema())
+        written = _at(metadata, head)
+        is_former = name != MAIN_BRANCH and why_unreadable(metadata.schema(), written.schema)
+        return written if is_tag or is_former else SelectedSnapshot(head, metadata.schema())
     if is_tag:
         raise InvalidInputError(f"{name!r} is a tag, which has no history", table=state.name)
     return _at(metadata, _as_of(state, name, head, timestamp_ms))

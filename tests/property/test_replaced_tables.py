@@ -20,6 +20,7 @@ from maintenance import CompactOptions, compact, expire
 from resolver import resolve
 from resolver.cursor import LostCursorError
 from resolver.index_check import verify
+from tableformat.errors import UnsupportedError
 from tests.support.another_tool import another_tool
 from tests.support.foreign_tool import ForeignTool
 from tests.support.lying_lock import GrantAllLock
@@ -180,25 +181,53 @@ class History:
         self.table = self.catalog().load_table("t.rows")
 
     def replace(self) -> None:
-        """What was staged on the old table is told, and given up."""
+        """What was staged on the old table is told, read as it was, and given up."""
+        columns, rows = self.columns, self.rows
+        is_staged = self.table.refresh().state.head("staging") is not None
+        staged = self.read(branch="staging") if is_staged else Counter()
+        self.table.refs.create_tag("former")
         self.columns, partition = self.rng.choice(SHAPES)
         self.foreign.replace_columns(self.columns, partition)
         self.rows, self.staged = {}, []
         self.append()
-        if self.table.refresh().state.head("staging") is not None:
+        self.table.refresh()
+        assert self.read(tag="former") == counted(columns, rows)
+        self.check_changes()
+        if is_staged:
+            found = self.read(branch="staging")
+            assert found.total() == staged.total()
+            if {tuple(dict(row)) for row in found} == {tuple(columns)}:
+                assert found == staged
             with pytest.raises(LostCursorError):
                 resolve(self.table)
             self.table.refs.drop("staging")
+        self.table.refs.drop("former")
+
+    def read(self, **version) -> Counter:
+        found = self.table.scan(**version).to_arrow().to_pylist()
+        return Counter(tuple(row.items()) for row in found)
+
+    def check_changes(self) -> None:
+        """Across the replacement, they are given, or it is told."""
+        net, told = self.table.changes("former", net=True), "was replaced"
+        try:
+            kinds = Counter(net.to_arrow()["_change_type"].to_pylist())
+        except UnsupportedError as error:
+            kinds, told = Counter(), str(error)
+        assert "was replaced" in told
+        assert kinds["+I"] + kinds["+U"] <= len(self.rows)
 
     def check(self) -> None:
-        found = self.table.refresh().scan().to_arrow().to_pylist()
-        assert Counter(tuple(row.items()) for row in found) == Counter(
-            tuple(zip(self.columns, row, strict=True)) for row in self.rows.values()
-        )
+        self.table.refresh()
+        assert self.read() == counted(self.columns, self.rows)
         key = self.rng.choice([*KEYS, *self.rows])
         named = self.table.lookup({self.key: self.value(self.key, key)}).to_pylist()
         wanted = [self.rows[key]] if key in self.rows else []
         assert [tuple(row.values()) for row in named] == wanted
+
+
+def counted(columns: dict[str, str], rows: dict[int, tuple]) -> Counter:
+    return Counter(tuple(zip(columns, row, strict=True)) for row in rows.values())
 
 
 @pytest.mark.slow

@@ -57,7 +57,12 @@ def missing_column(wanted: iceberg.NestedField, count: int, path: str) -> pa.Arr
         CorruptDataError: The field is required and has no initial default.
     """
     if wanted.initial_default is None and wanted.required:
-        raise CorruptDataError("required column is missing in the file", column=path)
+        raise CorruptDataError(
+            "required column is missing in the file",
+            column=path,
+            action="if the column came later (REPLACE TABLE, or without a default), read snapshots "
+            "of before by their ids, or by a tag: those have their own schema",
+        )
     return constant_array(wanted.initial_default, wanted.field_type, count)
 
 
