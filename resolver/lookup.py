@@ -34,6 +34,7 @@ from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_keys
 from resolver.number_text import plural
 from resolver.shared_keeper import configured_root
 from resolver.target import live_files
+from tableformat.codec.parquet.reader import NAME_MAPPING_PROPERTY
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError, StoreUnavailableError
 from tableformat.integer_order import distinct
@@ -177,10 +178,12 @@ class IndexLocator:
         return MAIN_BRANCH
 
     def _key_reader(self, query: KeyQuery) -> KeyReader:
-        # Names and types of the key's columns may change with the schema only.
+        # What a reader holds of a version: schemas, specs (none ever changes), the name mapping.
         metadata = query.state.metadata
         schemas = metadata.current_schema_id, metadata.schemas
-        key = (metadata.table_uuid, *schemas, query.field_ids)
+        specs = [spec.spec_id for spec in metadata.partition_specs]
+        mapping = metadata.properties.get(NAME_MAPPING_PROPERTY)
+        key = (metadata.table_uuid, *schemas, specs, mapping, query.field_ids)
         if self._reader is None or self._reader[0] != key:
             made = KeyReader(self.environment.store, metadata, query.field_ids)
             self._reader = (key, made)

@@ -7,11 +7,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import LongType, StringType
 
+from resolver import resolve
 from resolver.index.base import IndexedFile
 from resolver.index.follow import RowsToPut
 from resolver.keys import EncodedKeys, KeySchema, encode_keys
 from resolver.keys.schema import KeyField
 from resolver.lookup import _AddedRows
+from tableformat import open_catalog
 
 FILES = ("a.parquet", "b.parquet")
 
@@ -58,3 +60,20 @@ def test_no_added_rows_match_nothing():
     key = KeySchema((KeyField(field_id=1, path=("id",), field_type=LongType()),))
     added = _AddedRows.read([], key)
     assert len(added.lookup(encode_keys([pa.array([1, 2])], key))) == 0
+
+
+def test_lookup_goes_on_where_the_table_has_got_another_partition_spec(tmp_path):
+    """The rows that are followed are in files of a spec that the last lookup did not know."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("region", pa.string())])
+    catalog = open_catalog("local", warehouse=str(tmp_path))
+    table = catalog.create_table("t.rows", schema, primary_key=["id"])
+    table.stage(pa.table([[1], ["eu"]], schema=schema))
+    resolve(table)
+
+    def append(key):
+        table.refresh().append(pa.table([[key], ["us"]], schema=schema))
+        return table.refresh().lookup({"id": key}).to_pylist()
+
+    assert append(2) == [{"id": 2, "region": "us"}]
+    table.update_partitioning(lambda update: update.add_identity("region"))
+    assert append(3) == [{"id": 3, "region": "us"}]
