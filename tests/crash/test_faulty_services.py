@@ -14,14 +14,17 @@ from tests.support.fault_proxy import Fault
 from tests.support.faulty_histories import (
     BucketWorld,
     Commands,
+    DatabaseWorld,
     History,
     RestWorld,
     bucket_world,
+    database_world,
     rest_world,
 )
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.interop]
-World = RestWorld | BucketWorld
+World = RestWorld | BucketWorld | DatabaseWorld
+MAKERS = {"rest": rest_world, "s3": bucket_world, "postgres": database_world}
 
 
 @pytest.fixture
@@ -31,9 +34,9 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
     runner.close()
 
 
-@pytest.fixture(params=["rest", "s3"])
+@pytest.fixture(params=[*MAKERS])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    made = rest_world(tmp_path) if request.param == "rest" else bucket_world(tmp_path)
+    made = MAKERS[request.param](tmp_path)
     yield made
     made.proxy.refuse_connections()
 

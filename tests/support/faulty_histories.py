@@ -24,8 +24,10 @@ from typing import Any, ClassVar
 
 import requests
 
+from tests.support.database_proxy import DatabaseProxy
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.interop_engines import duckdb_connection
+from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.rest_catalog import rest_server
 from tests.support.s3_server import fresh_bucket, s3_server
 
@@ -246,11 +248,49 @@ class BucketWorld:
         return [one]
 
 
+class DatabaseWorld:
+    """Catalog and lock in PostgreSQL behind a proxy; files on the disk."""
+
+    kind = "postgres"
+
+    def __init__(self, server: PostgresServer, folder: Path) -> None:
+        self.server, self.folder = server, folder
+        self.proxy = DatabaseProxy(server.port)
+        self.name = folder.name  # part of every key of the catalog
+
+    def options(self, *, clean: bool) -> list[str]:
+        server = self.server if clean else PostgresServer(self.proxy.port)
+        given = {"type": "sql", "uri": server.url(), "warehouse": f"file://{self.folder}/wh"}
+        return ["--catalog", self.name, *_properties(given)]
+
+    def metadata(self, table: str) -> dict[str, Any]:
+        import psycopg
+
+        url = self.server.url().replace("+psycopg", "")
+        with psycopg.connect(url) as connection:
+            found = connection.execute(
+                "SELECT metadata_location FROM iceberg_tables"
+                " WHERE catalog_name = %s AND table_name = %s",
+                [self.name, table.split(".")[1]],
+            ).fetchone()
+        assert found is not None
+        text = Path(found[0].removeprefix("file://")).read_text()
+        return {**json.loads(text), "location-of-it": found[0]}
+
+    def draw(self, rng: random.Random) -> list[Fault]:
+        swap, commit, read = r"UPDATE iceberg_tables", r"COMMIT", r"SELECT .*iceberg_tables"
+        text = rng.choice([swap, swap, commit, commit, commit, read, "", "lock"])
+        kind = rng.choice(["refuse", "reset", "reset", "late", "slow"])
+        one = Fault(kind, "SQL", text, delay_s=rng.choice([0.0, 0.1, 0.5, 2.0]))
+        one.skip, one.times = rng.choice([0, 0, 1, 2, 4, 8]), rng.choice([1, 1, 2, 5])
+        return [one]
+
+
 @dataclass
 class History:
     """One seed. `failures` is empty if all went as it has to."""
 
-    world: RestWorld | BucketWorld
+    world: RestWorld | BucketWorld | DatabaseWorld
     commands: Commands
     seed: int
     table: str = ""
@@ -570,14 +610,19 @@ def bucket_world(folder: Path) -> BucketWorld:
     return BucketWorld(s3_server().endpoint, fresh_bucket(), folder)
 
 
+def database_world(folder: Path) -> DatabaseWorld:
+    """With a catalog of its own name."""
+    return DatabaseWorld(postgres_server(), folder)
+
+
 def main() -> None:
-    """`python -m tests.support.faulty_histories FIRST COUNT [rest|s3]`: prints what is wrong."""
+    """`python -m tests.support.faulty_histories FIRST COUNT [KIND...]`: prints what is wrong."""
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    kinds = sys.argv[3:] or ["rest", "s3"]
+    kinds = sys.argv[3:] or ["rest", "s3", "postgres"]
     with tempfile.TemporaryDirectory(prefix="icefold-faults-") as name:
         folder = Path(name)
         os.chdir(folder)
-        makers = {"rest": rest_world, "s3": bucket_world}
+        makers = {"rest": rest_world, "s3": bucket_world, "postgres": database_world}
         both = [makers[kind](folder) for kind in kinds]
         commands = Commands(folder)
         for done, seed in enumerate(range(first, first + count), 1):
