@@ -119,9 +119,8 @@ def _difference_of(field: NestedField, known: NestedField, path: str, whole: boo
     wanted, written = field.field_type, known.field_type
     if wanted is written:
         return None
-    parts = [_parts(each) for each in (wanted, written)]
-    if type(wanted) is type(written) and parts[0]:
-        return _difference(*parts, f"{path}.", whole)
+    if type(wanted) is type(written) and _parts(wanted):
+        return _difference(_parts(wanted), _parts(written), f"{path}.", whole)
     if is_promotion(known, field):
         return None
     return f"column '{path}' is {wanted}, and was {written}"

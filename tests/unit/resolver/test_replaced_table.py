@@ -75,9 +75,8 @@ def test_branches_and_changes_of_before_are_read_as_they_were(world):
     assert ids(table.scan(branch="staging").to_arrow()) == [3, 4, 5]
     assert table.scan(branch="staging", filter="id = 5").count() == 1
     staged = table.changes(world.published, "staging").to_arrow()
-    assert sorted(zip(staged["_change_type"].to_pylist(), staged["id"].to_pylist())) == [
-        ("+I", 5), ("-D", 1)
-    ]  # fmt: skip
+    kinds, keys = (staged[name].to_pylist() for name in ("_change_type", "id"))
+    assert sorted(zip(kinds, keys, strict=True)) == [("+I", 5), ("-D", 1)]
     with pytest.raises(UnsupportedError, match=TOLD):
         table.changes(world.published).to_arrow()
     assert table.changes(None).to_arrow().num_rows == 1
