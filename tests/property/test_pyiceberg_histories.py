@@ -174,7 +174,10 @@ class History:
             resolve(self.table.refresh(), limit=limit)
         except LostCursorError:
             assert self.has_lost or (self.has_moved and self.has_expired), "nothing was lost"
-            raise
+            if self.has_moved:
+                raise
+            resolve(self.table.refresh(), from_staging_state=True)  # the way out that is named
+            limit = None
         upto = len(self.staged) if limit is None else self.published + limit
         for keys, rows in self.staged[self.published : upto]:
             self.replace(keys, rows)
