@@ -73,9 +73,9 @@ def lock_server(cloud: str) -> LockServer:
     """
     faults = S3Faults()
     if cloud == "s3":
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from moto.server import create_backend_app
 
-        endpoint = _serve(_with_faults(DomainDispatcherApplication(create_backend_app), faults))
+        endpoint = _serve(_with_faults(create_backend_app("s3"), faults))
         create_bucket(endpoint, "locks")
         return LockServer("s3://locks", s3_properties() | {"s3.endpoint": endpoint}, faults)
     if cloud == "gcs":

@@ -50,10 +50,11 @@ class S3Server:
 def s3_server() -> S3Server:
     """The server of this test run."""
     pytest.importorskip("moto", reason="moto is not installed")
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.server import create_backend_app
 
+    # Without moto's dispatcher, which lists a folder for each request to find whose it is.
     # One request at a time: moto looks whether a key exists and writes it in two steps.
-    return serve(DomainDispatcherApplication(create_backend_app), threaded=False)
+    return serve(create_backend_app("s3"), threaded=False)
 
 
 def serve(app: App, *, threaded: bool) -> S3Server:
