@@ -16,6 +16,8 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +25,9 @@ from urllib.parse import quote
 from sqlalchemy import (
     BigInteger,
     Column,
+    Compiled,
     Connection,
+    CursorResult,
     Engine,
     MetaData,
     Select,
@@ -58,7 +62,6 @@ _TABLE = Table(
     Column("version", BigInteger, nullable=False),
     Column("record", Text, nullable=False),
 )
-# Built once: putting a statement together costs as much as running it.
 _INSERT = _TABLE.insert().values(lock_key=bindparam("key"), version=1, record=bindparam("record"))
 _UPDATE = (
     _TABLE.update()
@@ -98,7 +101,7 @@ class SqlRecordStore:
         self._url = _parse(url)
         self._read_only = read_only
         self._is_postgresql = self._url.get_backend_name() == "postgresql"
-        self._load_statement = _load_statement(with_clock=self._is_postgresql)
+        self._written = _written(is_postgresql=self._is_postgresql)
         self._mutex = threading.Lock()
         self._engines: dict[int, Engine] = {}  # by process: connections do not survive a fork
 
@@ -111,7 +114,7 @@ class SqlRecordStore:
             return Stored(None, None, None)
         try:
             with self._connection() as connection:
-                row = connection.execute(self._load_statement, {"key": key}).one()
+                row = tuple(_execute(connection, self._written.load, {"key": key}).one())
         except SQLAlchemyError as error:
             raise self._unavailable(error) from self._cause(error)
         now_ms, version, record = row
@@ -124,10 +127,10 @@ class SqlRecordStore:
         try:
             with self._connection() as connection:
                 if version is None:
-                    connection.execute(_INSERT, values)
+                    _execute(connection, self._written.insert, values)
                     return SwapOutcome.DONE
                 values |= {"old": int(version), "new": int(version) + 1}
-                changed = connection.execute(_UPDATE, values).rowcount
+                changed = _execute(connection, self._written.update, values).rowcount
                 return SwapOutcome.DONE if changed == 1 else SwapOutcome.LOST
         except IntegrityError:  # the row was inserted by someone, perhaps by our unanswered write
             return SwapOutcome.LOST
@@ -224,6 +227,35 @@ class SqlRecordStore:
         secrets = [str(self._url.password or ""), *_query_secrets(self._url)]
         text = str(error)
         return None if any(secret and secret in text for secret in secrets) else error
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The statements in a database's own words."""
+
+    load: Compiled
+    insert: Compiled
+    update: Compiled
+
+
+@cache
+def _written(*, is_postgresql: bool) -> _Written:
+    """Once a process: it costs more than running them, and SQLAlchemy does it for each engine.
+
+    A store is opened for each cycle.
+    """
+    url, style = ("postgresql+psycopg", "pyformat") if is_postgresql else ("sqlite", "named")
+    dialect: Any = make_url(f"{url}://").get_dialect()
+    load = _load_statement(with_clock=is_postgresql)
+    return _Written(
+        *(each.compile(dialect=dialect(paramstyle=style)) for each in (load, _INSERT, _UPDATE))
+    )
+
+
+def _execute(
+    connection: Connection, statement: Compiled, values: dict[str, Any]
+) -> CursorResult[Any]:
+    return connection.exec_driver_sql(str(statement), {**statement.params, **values})
 
 
 def _load_statement(*, with_clock: bool) -> Select[tuple[Any, ...]]:

@@ -192,6 +192,7 @@ def _cases(draw: st.DrawFn) -> tuple[str, list[Texts]]:
     return partition, draw(st.lists(_statements(favoured), min_size=1, max_size=4))
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(rows=ROWS, case=_cases(), mode=st.sampled_from(MODES))
 def test_statements_change_what_duckdb_changes(

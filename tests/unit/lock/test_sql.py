@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, MetaData
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from lock import InvalidLockError, LockError, LockUnavailableError, open_lock
 from lock.register import SwapOutcome
@@ -181,3 +182,29 @@ def test_forgotten_store_closes_its_connections(tmp_path: Path) -> None:
     store.prepare()
     del store
     gc.collect()  # a connection left open would be an unraisable warning, hence an error
+
+
+def test_store_that_was_opened_again_puts_no_statement_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+
+    def use() -> None:
+        store = SqlRecordStore(url)
+        store.prepare()
+        found = store.load("key")
+        assert store.swap("key", found.version, b"record") is SwapOutcome.DONE
+        store.close()
+
+    use()
+    compiled: list[str] = []
+    compile_now = SQLCompiler.__init__
+
+    def seen(self: SQLCompiler, *args: object, **settings: object) -> None:
+        compiled.append(type(self).__name__)
+        compile_now(self, *args, **settings)
+
+    monkeypatch.setattr(SQLCompiler, "__init__", seen)
+    use()
+    use()
+    assert compiled == []
