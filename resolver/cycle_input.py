@@ -8,8 +8,10 @@ sequence numbers and every row is already in the index.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from pyiceberg.table.metadata import TableMetadata
@@ -20,12 +22,13 @@ from resolver.keys import EncodedKeys, KeySchema
 from resolver.match import Int64s
 from resolver.merge_deletes import DeadPositions
 from resolver.position_files import read_position_file
-from resolver.runner import Runner, reading
+from resolver.runner import LocalRunner, Runner, reading
 from resolver.scopes import Scopes
 from resolver.staged_snapshots import StagedSnapshot
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
 from tableformat.spec.data_file import DataFile
+from tableformat.store.locations import requests_of
 from tableformat.write.delete_scope import immutable_field_ids
 
 
@@ -190,25 +193,21 @@ class UnreadInput:
         Raises:
             CorruptDataError: A file is damaged.
         """
-        batch = self.batch
-        return replace(
-            batch,
-            deletes=_read_deletes(
-                environment,
-                metadata,
-                batch.scopes,
-                batch.deletes.key.field_ids,
-                self.deletes,
-                runner,
-            ),
-            other_deletes=tuple(
-                _read_deletes(environment, metadata, batch.scopes, ids, group, runner)
-                for ids, group in sorted(self.other_deletes.items())
-            ),
-            rows=KeyReader(environment.store, metadata, batch.deletes.key.field_ids).read_files(
-                (each.file for each in batch.files), runner
-            ),
-        )
+        batch, ids = self.batch, self.batch.deletes.key.field_ids
+
+        def deletes(ids: Sequence[int], files: Sequence[OrderedFile]) -> KeyedDeletes:
+            return _read_deletes(environment, metadata, batch.scopes, ids, files, runner)
+
+        def read_rows() -> FileKeys:
+            files = [each.file for each in batch.files]
+            return KeyReader(environment.store, metadata, ids).read_files(files, runner)
+
+        other = [partial(deletes, *each) for each in sorted(self.other_deletes.items())]
+        reads: list[Callable[[], Any]] = [read_rows, partial(deletes, ids, self.deletes), *other]
+        here = runner is None or isinstance(runner, LocalRunner)
+        at_once = requests_of(metadata.location) if here else 1
+        rows, own, *others = environment.runtime.each(lambda read: read(), reads, at_once=at_once)
+        return replace(batch, deletes=own, other_deletes=tuple(others), rows=rows)
 
 
 def plan_cycle_input(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
@@ -25,10 +26,12 @@ from tableformat import NotFoundError, Table
 from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import position_array
-from tableformat.codec.puffin.dv_file import read_deletion_vector
+from tableformat.codec.puffin.dv_file import PuffinFiles
 from tableformat.commit.branch_history import ancestors
 from tableformat.errors import InvalidInputError
+from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.store.locations import readers_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,33 +138,37 @@ class _Scan:
     def __init__(self, reader: KeyReader, live: LiveFiles, table: Table) -> None:
         self._reader = reader
         self._live = live
-        self._store = table.environment.store
+        store, metadata = table.environment.store, table.state.metadata
+        self._puffins = PuffinFiles(store)
+        self._readers = readers_of(metadata.location)
         self._from_files: dict[str, Int64s] = {}
         for entry in live.position_deletes:
-            metadata = table.state.metadata
-            for path, found in read_position_file(self._store, metadata, entry.data_file).items():
+            for path, found in read_position_file(store, metadata, entry.data_file).items():
                 known = self._from_files.get(path, np.empty(0, np.int64))
                 self._from_files[path] = np.union1d(known, np.array(found, dtype=np.int64))
 
     def rows(self, paths: frozenset[str] | None) -> Iterator[FileRows]:
-        for path, entry in self._live.data.items():
-            if paths is not None and path not in paths:
-                continue
-            deleted = self.deleted(path)
-            for batch in self._reader.read_rows(entry.data_file):
-                position = batch.column(batch.num_columns - 1).to_numpy()
-                alive = (
-                    np.ones(len(position), np.bool_)
-                    if deleted is None
-                    else ~np.isin(position, deleted)
-                )
-                keys = encode_batch(batch, self._reader.key)
-                yield FileRows(path, keys.take(alive), position[alive])
+        producers = [
+            partial(self._rows_of, path)
+            for path in self._live.data
+            if paths is None or path in paths
+        ]
+        with stream_ordered(producers, threads=self._readers) as found:
+            yield from found
+
+    def _rows_of(self, path: str) -> Iterator[FileRows]:
+        deleted = self.deleted(path)
+        for batch in self._reader.read_rows(self._live.data[path].data_file):
+            position = batch.column(batch.num_columns - 1).to_numpy()
+            alive = (
+                np.ones(len(position), np.bool_) if deleted is None else ~np.isin(position, deleted)
+            )
+            keys = encode_batch(batch, self._reader.key)
+            yield FileRows(path, keys.take(alive), position[alive])
 
     def deleted(self, path: str) -> Int64s | None:
         dv = self._live.dvs.get(path)
         if dv is None:
             return self._from_files.get(path)
         count = self._live.data[path].data_file.record_count
-        positions = read_deletion_vector(self._store, dv.data_file, record_count=count)
-        return position_array(positions)
+        return position_array(self._puffins.read([(dv.data_file, count)])[0])

@@ -46,7 +46,7 @@ from tableformat.codec.avro.manifest_store import (
     recall_manifests,
 )
 from tableformat.codec.puffin.deletion_vector import position_array
-from tableformat.codec.puffin.dv_file import read_deletion_vector
+from tableformat.codec.puffin.dv_file import PuffinFiles
 from tableformat.commit.branch_history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
@@ -195,7 +195,7 @@ class LocalIndexKeeper:
             head.reader.key,
             head.sources(),
             runtime=self.environment.runtime,
-            options=BuildOptions(threads=max(os.cpu_count() or 1, 2)),
+            options=BuildOptions.of_table(head.state.metadata.location),
             progress=self.progress,
         )
         self.rebuild = False
@@ -247,7 +247,7 @@ class TargetHead:
     def sources(self) -> list[SourceFile]:
         """Every live data file, to build an index from."""
         store, live = self.environment.store, self.live
-        metadata = self.state.metadata
+        metadata, puffins = self.state.metadata, PuffinFiles(store)
         by_files = (  # v2's delete files: each may name many data files
             {} if has_vectors(metadata) else deleted_positions(store, metadata, live, live.data)
         )
@@ -257,7 +257,7 @@ class TargetHead:
                 record_count=entry.data_file.record_count,
                 read=partial(
                     _live_rows,
-                    store,
+                    puffins,
                     self.reader,
                     entry.data_file,
                     live.dvs.get(path),
@@ -372,37 +372,36 @@ def rows_to_put(
         for entry in difference.added
     ]
     files = live.find([vector.data_file_path for vector in difference.vectors])
+    puffins = PuffinFiles(store)
     for vector in difference.vectors:
         file = files[vector.data_file_path].data_file
-        read = partial(_undeleted_rows, store, reader, file, vector)
+        read = partial(_undeleted_rows, puffins, reader, file, vector)
         rows.append(RowsToPut(indexed_file(file), read))
     return rows
 
 
 def _live_rows(
-    store: ObjectStore,
+    puffins: PuffinFiles,
     reader: KeyReader,
     file: DataFile,
     dv: ManifestEntry | None,
     known: BitMap64 | None,
 ) -> Iterator[pa.RecordBatch]:
-    deleted = known or _positions(store, None if dv is None else dv.data_file, file)
+    deleted = known or _positions(puffins, None if dv is None else dv.data_file, file)
     for batch in reader.read_rows(file):
         yield batch.filter(pa.array(~_is_in(batch, deleted))) if deleted else batch
 
 
 def _undeleted_rows(
-    store: ObjectStore, reader: KeyReader, file: DataFile, vector: ChangedVector
+    puffins: PuffinFiles, reader: KeyReader, file: DataFile, vector: ChangedVector
 ) -> Iterator[pa.RecordBatch]:
-    alive_again = _positions(store, vector.old, file) - _positions(store, vector.new, file)
+    alive_again = _positions(puffins, vector.old, file) - _positions(puffins, vector.new, file)
     for batch in reader.read_rows(file) if alive_again else ():
         yield batch.filter(pa.array(_is_in(batch, alive_again)))
 
 
-def _positions(store: ObjectStore, dv: DataFile | None, file: DataFile) -> BitMap64:
-    if dv is None:
-        return BitMap64()
-    return read_deletion_vector(store, dv, record_count=file.record_count)
+def _positions(puffins: PuffinFiles, dv: DataFile | None, file: DataFile) -> BitMap64:
+    return BitMap64() if dv is None else puffins.read([(dv, file.record_count)])[0]
 
 
 def _is_in(batch: pa.RecordBatch, positions: BitMap64) -> npt.NDArray[np.bool_]:

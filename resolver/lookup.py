@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,9 @@ from tableformat.errors import CorruptDataError, NotFoundError, StoreUnavailable
 from tableformat.integer_order import distinct
 from tableformat.lookup.locator import KeyQuery, Located, NotLocated
 from tableformat.lookup.result import LookupSource
+from tableformat.side_by_side import run_ahead
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.store.locations import requests_of
 
 # Rows that are followed in memory. Above, a scan of what the statistics
 # cannot rule out is cheaper, until the next `resolve` brings the index on.
@@ -67,10 +70,13 @@ class _AddedRows:
     @staticmethod
     def read(sources: Sequence[RowsToPut], key: KeySchema) -> _AddedRows:
         """Read the rows of some files."""
-        parts: list[KeyedRows] = []
-        for number, source in enumerate(sources):
-            parts += keyed_batches(source.read(), key, number)
-        found = concat_rows(parts)
+
+        def keyed(number: int) -> list[KeyedRows]:
+            return list(keyed_batches(sources[number].read(), key, number))
+
+        at_once = requests_of(sources[0].file.file_path) if sources else 1
+        read = run_ahead(keyed, range(len(sources)), at_once=at_once)
+        found = concat_rows(list(chain.from_iterable(read)))
         hashes = found.keys.hash64()
         order = np.argsort(hashes)
         return _AddedRows(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -186,7 +185,7 @@ class SharedIndexKeeper:
             sources,
             self._workplace(runner),
             runtime=self.environment.runtime,
-            options=BuildOptions(threads=max(os.cpu_count() or 1, 2)),
+            options=BuildOptions.of_table(head.state.metadata.location),
             progress=self.progress,
         )
         self.rebuild = False

@@ -23,7 +23,7 @@ from tableformat.scan.former_schema import cannot_read, unreadable
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.missing_columns import has_missing_columns
-from tableformat.store.locations import READERS_MAX, is_in_bucket
+from tableformat.store.locations import is_in_bucket, requests_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def load_staged(
         return _load_one(environment, state, order, snapshot)
 
     # Three requests for each; on a disk they take less than threads to take turns.
-    at_once = READERS_MAX if is_in_bucket(state.metadata.location) else 1
+    at_once = requests_of(state.metadata.location)
     items = list(enumerate(snapshots, start=1))
     return environment.runtime.each(load, items, at_once=at_once)
 

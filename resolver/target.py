@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list, open_manifest
+from tableformat.codec.avro.loaded_manifest import LoadedManifest
+from tableformat.codec.avro.manifest_store import (
+    each_manifest,
+    load_manifest,
+    load_manifest_list,
+    open_manifest,
+)
 from tableformat.codec.avro.named_files import Wanted, wanted
 from tableformat.commit.branch_history import summary_of
 from tableformat.environment import Environment
@@ -60,9 +67,9 @@ class LiveFiles:
         """
         missing = wanted({path for path in paths if path not in self._found})
         found: dict[str, ManifestEntry] = {}
-        for manifest in self._of(ManifestContent.DATA) if missing else ():
-            entries = open_manifest(self._store, manifest).live_files(missing)
-            for entry in entries:
+        manifests = self._of(ManifestContent.DATA) if missing else ()
+        for loaded in each_manifest(self._open, manifests):
+            for entry in loaded.live_files(missing):
                 found.setdefault(entry.data_file.file_path, entry)
             if len(found) == len(missing):
                 break
@@ -82,8 +89,9 @@ class LiveFiles:
             return {path: self._dvs[path] for path in paths if path in self._dvs}
         names = wanted(paths)
         dvs: dict[str, ManifestEntry] = {}
-        for manifest in self._of(ManifestContent.DELETES) if names else ():
-            for entry in open_manifest(self._store, manifest).live_vectors(names):
+        manifests = self._of(ManifestContent.DELETES) if names else ()
+        for loaded in each_manifest(self._open, manifests):
+            for entry in loaded.live_vectors(names):
                 _add_dv(dvs, entry)
         return dvs
 
@@ -96,11 +104,12 @@ class LiveFiles:
             return {path: self._data[path] for path in paths if path in self._data}
         names = wanted(paths)
         found: dict[str, ManifestEntry] = {}
-        for manifest in self._of(ManifestContent.DATA):
+        manifests = self._of(ManifestContent.DATA) if names else ()
+        for loaded in each_manifest(self._open, manifests):
+            for entry in _whole(loaded, names):
+                found.setdefault(entry.data_file.file_path, entry)
             if len(found) == len(names):
                 break
-            for entry in self._whole(manifest, names):
-                found.setdefault(entry.data_file.file_path, entry)
         return found
 
     def copies(self, paths: Collection[str]) -> list[ManifestEntry]:
@@ -109,13 +118,8 @@ class LiveFiles:
         Cost: as `find_whole`, but all data manifests are looked at.
         """
         names, manifests = wanted(paths), self._of(ManifestContent.DATA)
-        return [entry for manifest in manifests for entry in self._whole(manifest, names)]
-
-    def _whole(self, manifest: ManifestFile, names: Wanted) -> list[ManifestEntry]:
-        """Live entries of data files, all that they inherit filled in."""
-        loaded = open_manifest(self._store, manifest)
-        entries = loaded.entries if loaded.live_files(names) else ()
-        return [e for e in entries if e.is_live and e.data_file.file_path in names]
+        opened = each_manifest(self._open, manifests)
+        return [entry for loaded in opened for entry in _whole(loaded, names)]
 
     @property
     def dvs(self) -> Mapping[str, ManifestEntry]:
@@ -166,10 +170,12 @@ class LiveFiles:
 
     def _delete_files_of(self, content: FileContent) -> tuple[ManifestEntry, ...]:
         if self._delete_files is None:
-            manifests = self._of(ManifestContent.DELETES)
-            loaded = (open_manifest(self._store, manifest) for manifest in manifests)
+            loaded = each_manifest(self._open, self._of(ManifestContent.DELETES))
             self._delete_files = tuple(e for each in loaded for e in each.live_delete_files)
         return tuple(e for e in self._delete_files if e.data_file.content == content)
+
+    def _open(self, manifest: ManifestFile) -> LoadedManifest:
+        return open_manifest(self._store, manifest)
 
     def _of(self, content: ManifestContent) -> Iterator[ManifestFile]:
         return (m for m in self._manifests if m.content == content and m.has_live_files)
@@ -183,9 +189,15 @@ def live_files(environment: Environment, snapshot: Snapshot | None) -> LiveFiles
 
 def live_entries(store: ObjectStore, manifests: Iterable[ManifestFile]) -> Iterator[ManifestEntry]:
     """The live entries of some manifests, in their order."""
-    for manifest in manifests:
-        if manifest.has_live_files:
-            yield from (entry for entry in load_manifest(store, manifest) if entry.is_live)
+    live = [each for each in manifests if each.has_live_files]
+    for entries in each_manifest(partial(load_manifest, store), live):
+        yield from (entry for entry in entries if entry.is_live)
+
+
+def _whole(loaded: LoadedManifest, names: Wanted) -> list[ManifestEntry]:
+    """Live entries of data files, all that they inherit filled in."""
+    entries = loaded.entries if loaded.live_files(names) else ()
+    return [e for e in entries if e.is_live and e.data_file.file_path in names]
 
 
 def _live_rows(manifest: ManifestFile) -> int:

@@ -14,8 +14,11 @@ from maintenance.pause import time_text
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
 from maintenance.table_patterns import find_tables
 from resolver.number_text import bytes_text, count_text, plural, span_text
+from tableformat.catalog.base import Identifier
 from tableformat.errors import NotFoundError
+from tableformat.side_by_side import run_ahead
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.store.locations import READERS_MAX
 
 BAR = "█"
 BAR_WIDTH = 24
@@ -38,10 +41,11 @@ def status(
     identifiers = find_tables(context.catalog.environment.catalog, [table_name or "*"])
     if table_name is not None and not identifiers:
         raise NotFoundError("no table has such a name", pattern=table_name)
-    found = [
-        read_status(context.table(".".join(name)), staging=staging, target=target)
-        for name in identifiers
-    ]
+
+    def read(name: Identifier) -> TableStatus:
+        return read_status(context.table(".".join(name)), staging=staging, target=target)
+
+    found = list(run_ahead(read, identifiers, at_once=READERS_MAX))
     if as_json:
         print_json([one.to_dict() for one in found])
         return

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -25,6 +26,7 @@ from maintenance.tasks.options import RemoveOrphansOptions
 from maintenance.tasks.own_folders import check_own_folders
 from maintenance.tasks.reports import RemoveOrphansReport
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import each_manifest
 from tableformat.codec.avro.named_files import hash_of
 from tableformat.commit.branch_history import snapshots_by_id
 from tableformat.commit.carried_properties import check_fence, load_carried
@@ -145,7 +147,9 @@ class _Needed:
         """
         metadata, reachable = state.metadata, self._reachable
         new = [m for m in reachable.add_snapshots(metadata.snapshots) if m.has_live_files]
-        self._names = distinct(np.concatenate([self._names, *map(reachable.live_names, new)]))
+        self._names = distinct(
+            np.concatenate([self._names, *each_manifest(reachable.live_names, new)])
+        )
         self._content += new
         self._add(reachable.manifests)
         self._add(reachable.manifest_lists)
@@ -172,8 +176,9 @@ class _Needed:
         """
         rest = self.unknown(locations)
         others = {location for location in rest if hash_of(location) is None}
-        for manifest in self._content if others else ():
-            others -= live_locations(self._reachable.store, manifest)
+        live = partial(live_locations, self._reachable.store)
+        for locations_there in each_manifest(live, self._content if others else ()):
+            others -= locations_there
         return [each for each in rest if each in others or hash_of(each) is not None]
 
     def _add(self, locations: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
@@ -21,7 +22,7 @@ from pyiceberg.table.snapshots import Operation
 from maintenance.tasks.base import TaskRun, check_branch, maintenance_task
 from maintenance.tasks.options import RewriteManifestsOptions
 from maintenance.tasks.reports import RewriteManifestsReport
-from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
+from tableformat.codec.avro.manifest_store import each_manifest, load_manifest, load_manifest_list
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit_change
 from tableformat.commit.manifests import ManifestWriter
@@ -164,8 +165,8 @@ def _entries_per_manifest(
 def _live_entries(store: ObjectStore, manifests: Sequence[ManifestFile]) -> list[ManifestEntry]:
     return [
         replace(entry, status=EntryStatus.EXISTING)
-        for manifest in manifests
-        for entry in load_manifest(store, manifest)
+        for entries in each_manifest(partial(load_manifest, store), manifests)
+        for entry in entries
         if entry.is_live
     ]
 

@@ -13,6 +13,7 @@ stays in place until then.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,7 @@ from resolver.index.spill import ShardSpill
 from resolver.keys import KeySchema
 from tableformat.errors import CorruptDataError, InvalidInputError
 from tableformat.runtime import Runtime
+from tableformat.store.locations import readers_of
 
 BUILT = "built"  # the state of a fresh generation
 
@@ -97,13 +99,21 @@ class BuildOptions:
         shard_rows: Rows that a shard should have: one with more than twice as many is split. None:
             follows the size of the table.
         memory_bytes: Bound of what is sorted at a time, over all threads.
-        threads: Files read, and shards written, at a time.
+        threads: Shards written at a time.
+        readers: Files read at a time; each holds a row group of key columns.
     """
 
     shard_count: int | None = None
     shard_rows: int | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     threads: int = DEFAULT_THREADS
+    readers: int = DEFAULT_THREADS
+
+    @staticmethod
+    def of_table(location: str) -> BuildOptions:
+        """For a build in this process from the files of the table there."""
+        threads = max(os.cpu_count() or 1, 2)
+        return BuildOptions(threads=threads, readers=max(threads, readers_of(location)))
 
 
 def shard_count_of(options: BuildOptions, rows: int) -> int:
@@ -207,8 +217,11 @@ class _Build:
         ]
         try:
             self._parallel(
-                partial(self._spill_file, source, file_id, spills)
-                for file_id, source in enumerate(waiting, start=first_id)
+                (
+                    partial(self._spill_file, source, file_id, spills)
+                    for file_id, source in enumerate(waiting, start=first_id)
+                ),
+                self.options.readers,
             )
         finally:
             for spill in spills:
@@ -239,8 +252,11 @@ class _Build:
         expected = sum(file.rows for file in self.state.spilled.values())
         found = sum(
             self._parallel(
-                partial(self._write_shard, shard, file_ids)
-                for shard in range(self.state.shard_count)
+                (
+                    partial(self._write_shard, shard, file_ids)
+                    for shard in range(self.state.shard_count)
+                ),
+                self.options.threads,
             )
         )
         if found != expected:
@@ -326,7 +342,7 @@ class _Build:
                 BuildProgress(phase, self.rows_done, self.rows_total, self.shards_done, shards)
             )
 
-    def _parallel(self, tasks: Iterator[Callable[[], T]]) -> list[T]:
+    def _parallel(self, tasks: Iterator[Callable[[], T]], threads: int) -> list[T]:
         """Run tasks in threads; after the first failure no further one is started."""
         failed = threading.Event()
 
@@ -339,7 +355,7 @@ class _Build:
                 failed.set()
                 raise
 
-        with ThreadPoolExecutor(self.options.threads, thread_name_prefix="index-build") as pool:
+        with ThreadPoolExecutor(threads, thread_name_prefix="index-build") as pool:
             futures = [pool.submit(run, task) for task in tasks]
         errors = [error for future in futures if (error := future.exception()) is not None]
         for error in errors:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,9 @@ import pyarrow as pa
 from resolver.index.base import Entries, IndexChanges, IndexedFile
 from resolver.index.entry import POSITION_COLUMN
 from resolver.keys import KeySchema, encode_batch
+from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
+from tableformat.store.locations import requests_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +176,16 @@ class EntriesOfFiles:
     key: KeySchema
 
     def __iter__(self) -> Iterator[Entries]:
-        for ordinal, source in enumerate(self.rows):
-            for batch in source.read():
-                positions = batch.column(POSITION_COLUMN).to_numpy()
-                yield Entries(
-                    encode_batch(batch, self.key),
-                    np.full(len(positions), ordinal, dtype=np.int64),
-                    positions.astype(np.int64, copy=False),
-                )
+        producers = [partial(self._of_file, ordinal) for ordinal in range(len(self.rows))]
+        threads = requests_of(self.rows[0].file.file_path) if self.rows else 1
+        with stream_ordered(producers, threads=threads) as found:
+            yield from found
+
+    def _of_file(self, ordinal: int) -> Iterator[Entries]:
+        for batch in self.rows[ordinal].read():
+            positions = batch.column(POSITION_COLUMN).to_numpy()
+            yield Entries(
+                encode_batch(batch, self.key),
+                np.full(len(positions), ordinal, dtype=np.int64),
+                positions.astype(np.int64, copy=False),
+            )

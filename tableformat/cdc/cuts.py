@@ -27,6 +27,7 @@ from tableformat.cdc.batch_commit import CommittedBatch, batch_in
 from tableformat.cdc.many.set_aside import LeftOut, left_out
 from tableformat.commit.branch_history import branch_history, is_first, summary_of
 from tableformat.errors import CorruptDataError, NotFoundError
+from tableformat.side_by_side import run_ahead
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     CUT,
@@ -36,6 +37,7 @@ from tableformat.spec.names import (
     SOURCE_TRANSACTION,
     STAGING_BRANCH,
 )
+from tableformat.store.locations import requests_of
 
 Offsets = Mapping[str, Mapping[str, int]]
 """The next offset to read, by topic and partition."""
@@ -142,16 +144,22 @@ class _History:
 def load_all(
     catalog: Catalog, identifiers: Sequence[Identifier], known: Iterable[TableState] = ()
 ) -> list[TableState]:
-    """The current versions of tables, one after the other; those of `known` are not loaded again.
+    """The current versions of tables; those of `known` are not loaded again.
+
+    In a bucket several are loaded at once.
 
     Raises:
         NotFoundError: There is no such table.
     """
     at = {(each.identifier, each.metadata_location): each for each in known}
     locations = (catalog.metadata_locations(identifiers) if at else None) or {}
-    return [
-        at.get((each, locations.get(each, ""))) or catalog.load_table(each) for each in identifiers
-    ]
+
+    def load(each: Identifier) -> TableState:
+        return at.get((each, locations.get(each, ""))) or catalog.load_table(each)
+
+    found = [load(each) for each in identifiers[:1]]
+    at_once = requests_of(found[0].metadata_location) if found else 1
+    return found + list(run_ahead(load, identifiers[1:], at_once=at_once))
 
 
 def published_cuts(states: Iterable[TableState]) -> dict[str, int]:

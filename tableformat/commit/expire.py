@@ -22,7 +22,12 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdat
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.catalog.table_locations import check_own_folder
-from tableformat.codec.avro.manifest_store import load_manifest_list, open_manifest
+from tableformat.codec.avro.manifest_store import (
+    each_manifest,
+    each_snapshot,
+    load_manifest_list,
+    open_manifest,
+)
 from tableformat.codec.avro.named_files import wanted
 from tableformat.commit.branch_history import snapshots_by_id
 from tableformat.commit.carried_properties import check_fence, load_carried
@@ -36,6 +41,7 @@ from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.spec.properties import property_bool
 from tableformat.store.base import ObjectStore
+from tableformat.store.locations import READERS_MAX
 
 DELETE_BATCH_SIZE = 1000
 
@@ -162,17 +168,16 @@ class _Candidates:
     def add(self, expired: Iterable[Snapshot], state: TableState) -> None:
         """Add all that expired snapshots needed and `state` does not."""
         found: dict[str, ManifestFile] = {}
-        for snapshot in expired:
-            self.manifest_lists.add(snapshot.manifest_list)
-            # A list that is gone was deleted by an earlier run, after all that it names.
-            with suppress(NotFoundError):
-                listed = load_manifest_list(self.store, snapshot)
-                found.update({each.manifest_path: each for each in listed})
+        expired = list(expired)
+        self.manifest_lists |= {each.manifest_list for each in expired}
+        for listed in each_snapshot(self._listed, expired):
+            found.update({each.manifest_path: each for each in listed})
         self.manifests.update(found)
         self.take_out(state)
-        for path in sorted(self.manifests):
-            with suppress(NotFoundError):
-                self._add_content_of(found[path])
+        own = [found[path] for path in sorted(self.manifests) if found[path].has_live_files]
+        for manifest, live in zip(own, each_manifest(self._live, own), strict=True):
+            is_data = manifest.content == ManifestContent.DATA
+            (self.data_files if is_data else self.delete_files).update(live)
 
     def take_out(self, state: TableState) -> None:
         """Drop what `state` needs. Reads only lists and manifests not read before."""
@@ -187,19 +192,30 @@ class _Candidates:
         Cost: decodes those manifests that name one of them.
         """
         names = wanted(self.data_files | self.delete_files)
-        while self.unread and (self.data_files or self.delete_files):
-            manifest = self.unread.pop()
+
+        def named(manifest: ManifestFile) -> set[str]:
             # What is not told by its own name may be spelled in another way there (R75).
             if names.others or open_manifest(self.store, manifest).may_name(names):
-                live = live_locations(self.store, manifest)
+                return live_locations(self.store, manifest)
+            return set()
+
+        while self.unread and (self.data_files or self.delete_files):
+            part = self.unread[-READERS_MAX:]
+            for live in each_manifest(named, part):
                 self.data_files -= live
                 self.delete_files -= live
+            del self.unread[-len(part) :]
 
-    def _add_content_of(self, manifest: ManifestFile) -> None:
-        if manifest.has_live_files:
-            is_data = manifest.content == ManifestContent.DATA
-            files = self.data_files if is_data else self.delete_files
-            files.update(live_locations(self.store, manifest))
+    def _listed(self, snapshot: Snapshot) -> list[ManifestFile]:
+        # A list that is gone was deleted by an earlier run, after all that it names.
+        with suppress(NotFoundError):
+            return load_manifest_list(self.store, snapshot)
+        return []
+
+    def _live(self, manifest: ManifestFile) -> set[str]:
+        with suppress(NotFoundError):
+            return live_locations(self.store, manifest)
+        return set()
 
 
 def _delete_unreachable(

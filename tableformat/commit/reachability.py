@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.codec.avro.manifest_store import (
+    each_snapshot,
     load_manifest,
     load_manifest_list,
     open_manifest,
@@ -37,10 +39,10 @@ class Reachable:
     def add_snapshots(self, snapshots: Iterable[Snapshot]) -> list[ManifestFile]:
         """Load manifest lists of snapshots not seen before; gives the manifests new in them."""
         new: list[ManifestFile] = []
-        for snapshot in snapshots:
-            if snapshot.snapshot_id in self.snapshot_ids:
-                continue
-            for manifest in load_manifest_list(self.store, snapshot):
+        unseen = [each for each in snapshots if each.snapshot_id not in self.snapshot_ids]
+        lists = each_snapshot(partial(load_manifest_list, self.store), unseen)
+        for snapshot, listed in zip(unseen, lists, strict=True):
+            for manifest in listed:
                 if manifest.manifest_path not in self.manifests:
                     self.manifests[manifest.manifest_path] = manifest
                     new.append(manifest)

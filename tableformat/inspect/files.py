@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import StructType
 
-from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
+from tableformat.codec.avro.manifest_store import each_manifest, load_manifest, load_manifest_list
 from tableformat.scan.metadata_columns import partition_array, partition_struct, partition_values
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestContent, ManifestFile
@@ -112,8 +113,10 @@ def snapshot_entries(
     """The entries of a snapshot's manifests, in their order."""
     return [
         entry
-        for manifest in snapshot_manifests(store, snapshot)
-        for entry in load_manifest(store, manifest)
+        for entries in each_manifest(
+            partial(load_manifest, store), snapshot_manifests(store, snapshot)
+        )
+        for entry in entries
         if entry.is_live or not live_only
     ]
 

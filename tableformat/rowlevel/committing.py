@@ -31,6 +31,8 @@ from tableformat.scan.delete_index import referenced_path
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask
 from tableformat.scan.position_deletes import PositionDeletes
+from tableformat.scan.reader import readers_of_tasks
+from tableformat.side_by_side import run_ahead
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.properties import WriteMode, dv_placement
 from tableformat.sql.statement import RowLevelOperation
@@ -148,10 +150,9 @@ def _file_changes(
     touched = [t for t in plan.scan.tasks if t.entry.data_file.file_path in changes.positions]
     source = FileSource(environment.store, plan.scan.specs, plan.scan.properties)
     deletes = PositionDeletes(source, touched)
-    for task in touched:
-        file = task.entry.data_file
-        dead = changes.positions[file.file_path]
-        known = deletes.load(task)
+    loaded = run_ahead(deletes.load, touched, at_once=readers_of_tasks(touched))
+    for task, known in zip(touched, loaded, strict=True):
+        dead = changes.positions[task.entry.data_file.file_path]
         if known is not None:
             dead = dead | known
         _add(found, task, dead, plan.context.mode)

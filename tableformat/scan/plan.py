@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression
@@ -15,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import (
+    each_manifest,
     load_manifest,
     load_manifest_list,
     open_manifest,
@@ -138,8 +140,8 @@ def plan_files(
     store, metadata = environment.store, state.metadata
     paths = wanted([entry.data_file.file_path for entry in entries])
     deletes: list[ManifestEntry] = []
-    for manifest in _reaching(load_manifest_list(store, snapshot), entries):
-        loaded = open_manifest(store, manifest)
+    reaching = _reaching(load_manifest_list(store, snapshot), entries)
+    for loaded in each_manifest(partial(open_manifest, store), reaching):
         deletes += loaded.live_vectors(paths)
         deletes += loaded.live_delete_files
     index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=key_fields(metadata))

@@ -25,11 +25,13 @@ class BucketInput(RangeInput):
     Args:
         read: Gets a range.
         size_bytes: The object's size.
+        tail: Its last bytes, as far as they are known: a buffer.
     """
 
-    def __init__(self, read: Read, size_bytes: int) -> None:
+    def __init__(self, read: Read, size_bytes: int, tail: Any = b"") -> None:
         super().__init__(size_bytes)
         self._read = read
+        self._tail = memoryview(tail)
 
     def read(self, size: int | None = -1, /) -> Any:
         """Up to `size` bytes, as a buffer; all that is left without one."""
@@ -37,7 +39,11 @@ class BucketInput(RangeInput):
         wanted = left if size is None or size < 0 else min(size, left)
         if wanted == 0:
             return b""
-        data = self._read(self._position, wanted)
+        known = self._position - (self._size_bytes - len(self._tail))
+        if known >= 0:
+            data = self._tail[known : known + wanted]
+        else:
+            data = self._read(self._position, wanted)
         self._position += wanted
         return data
 

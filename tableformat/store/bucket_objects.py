@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from obstore.exceptions import GenericError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tableformat.errors import (
@@ -42,6 +44,8 @@ from tableformat.store.vended import CredentialVault
 ATTEMPTS_MAX = 5
 _WAIT_S = (0.1, 2.0)  # first and longest pause between tries
 _PUT_BYTES_MAX = 5_000 << 20  # the smallest limit of the three for one request: Azure's
+_TAIL_BYTES = 64 << 10  # what Arrow reads first: a footer, or the whole of a small file
+_NO_RANGE = "NotPartial"  # in the library's text, where the answer is the whole object
 _PAGE = 1000  # objects per answer of a list; the most that S3 gives
 # Objects per request to delete, where one request can name several; else the library sends ten
 # at once.
@@ -112,8 +116,9 @@ class BucketObjects:
 
     def open_input(self, at: ParsedLocation) -> pa.NativeFile:
         """See `ObjectStore.open_input`."""
-        size = self.size_bytes(at)
-        return pa.PythonFile(BucketInput(lambda *where: self.read(at, *where), size), mode="r")
+        size, tail = self._tail(at)
+        file = BucketInput(lambda *where: self.read(at, *where), size, tail)
+        return pa.PythonFile(file, mode="r")
 
     def list(self, at: ParsedLocation) -> Iterator[ObjectInfo]:
         """See `ObjectStore.list_prefix`."""
@@ -157,6 +162,26 @@ class BucketObjects:
             if len(names) > 1:
                 for name in names:
                     self._delete_batch(at, [name])
+
+    def _tail(self, at: ParsedLocation) -> tuple[int, Any]:
+        """An object's size and its last bytes; by one request, but on Azure, which cannot."""
+
+        def ask(client: Any) -> tuple[int, Any]:
+            try:
+                reply = client.get(at.path, options={"range": {"suffix": _TAIL_BYTES}})
+            except GenericError as error:
+                if _NO_RANGE in str(error):
+                    raise RangeError from error
+                raise
+            size, tail = int(reply.meta["size"]), reply.bytes()
+            if len(tail) != min(size, _TAIL_BYTES):
+                raise TransientError("body was cut short")
+            return size, tail
+
+        if at.scheme != "abfss":
+            with suppress(RangeError):  # an empty object has no last bytes; others may not do it
+                return self._call(at, ask)
+        return self.size_bytes(at), b""
 
     def _nonce(self, at: ParsedLocation) -> str | None:
         try:

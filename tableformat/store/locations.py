@@ -112,6 +112,11 @@ def is_in_bucket(location: str) -> bool:
     return parse_location(location).scheme in _BUCKETS
 
 
+def requests_of(location: str) -> int:
+    """How many requests are made at a time: of a disk one, for threads take longer than it."""
+    return READERS_MAX if is_in_bucket(location) else 1
+
+
 def readers_of(location: str) -> int:
     """How many threads read objects: as many as compute; of a bucket always `READERS_MAX`."""
     return READERS_MAX if is_in_bucket(location) else min(os.cpu_count() or 1, READERS_MAX)

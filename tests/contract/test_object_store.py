@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +103,19 @@ def test_open_input_reads_at_random(place: Place) -> None:
         assert source.size() == 10
         source.seek(7)
         assert source.read(2) == b"78"
+
+
+@pytest.mark.parametrize("size", [0, 1, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 200_000])
+def test_an_open_file_gives_its_own_bytes_wherever_it_is_read(place: Place, size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    place.store.put(place.at("x"), data)
+    with place.store.open_input(place.at("x")) as source:
+        assert source.size() == size
+        for start in (size - (64 << 10) - 3, size - (64 << 10), size - 5, 0):
+            source.seek(max(start, 0))
+            assert source.read(9) == data[max(start, 0) :][:9]
+        source.seek(0)
+        assert source.read() == data
 
 
 def test_output_appears_only_when_closed(place: Place) -> None:

@@ -88,10 +88,13 @@ class Gcs:
         if found is None:
             return _error(404, "NoSuchKey")
         size = len(found.data)
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", environ.get("HTTP_RANGE", ""))
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", environ.get("HTTP_RANGE", ""))
         if asked is None:
             return 200, found.headers(), found.data
-        first, last = int(asked[1]), min(int(asked[2] or size), size - 1)
+        if asked[1]:
+            first, last = int(asked[1]), min(int(asked[2] or size), size - 1)
+        else:
+            first, last = max(size - int(asked[2]), 0), size - 1
         if first >= size:
             return _error(416, "InvalidRange")
         where = ("Content-Range", f"bytes {first}-{last}/{size}")

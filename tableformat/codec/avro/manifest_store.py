@@ -6,9 +6,10 @@ so that its next commit reads nothing back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -19,9 +20,34 @@ from tableformat.codec.avro.manifest_list import decode_manifest_list
 from tableformat.codec.avro.manifest_notes import NotedManifest, count_entries
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.object_memory import MadeOnce
+from tableformat.side_by_side import run_ahead
 from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
+from tableformat.store.locations import requests_of
+
+T = TypeVar("T")
+
+
+def each_manifest(
+    step: Callable[[ManifestFile], T], manifests: Iterable[ManifestFile]
+) -> Iterator[T]:
+    """`step` of every manifest in turn; in a bucket the next ones are being read meanwhile.
+
+    Memory: what `step` gives of `READERS_MAX` manifests.
+    """
+    chosen = list(manifests)
+    return run_ahead(step, chosen, at_once=_at_once([m.manifest_path for m in chosen]))
+
+
+def each_snapshot(step: Callable[[Snapshot], T], snapshots: Iterable[Snapshot]) -> Iterator[T]:
+    """As `each_manifest`, for a step that reads the manifest list of a snapshot."""
+    chosen = list(snapshots)
+    return run_ahead(step, chosen, at_once=_at_once([s.manifest_list for s in chosen]))
+
+
+def _at_once(locations: Sequence[str]) -> int:
+    return requests_of(locations[0]) if len(locations) > 1 else 1
 
 
 def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestFile]:

@@ -6,7 +6,7 @@ What the manifest entry says about it must be what the Puffin footer says.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -39,9 +39,11 @@ from tableformat.limits import (
     PUFFIN_TARGET_BYTES,
     PUFFIN_WHOLE_READ_BYTES_MAX,
 )
+from tableformat.side_by_side import run_ahead
 from tableformat.spec.data_file import PUFFIN_FORMAT, DataFile, FileContent
 from tableformat.spec.names import DELETE_FILE_PATH_FIELD_ID, POS_FIELD_ID
 from tableformat.store.base import ObjectStore
+from tableformat.store.locations import requests_of
 
 Placement = Literal["packed", "per-file"]
 
@@ -159,6 +161,9 @@ class PuffinFiles:
         self._blobs = 0
         self._guard = Lock()
 
+    def __reduce__(self) -> tuple[type[PuffinFiles], tuple[ObjectStore]]:
+        return PuffinFiles, (self._store,)  # another process opens its own
+
     def read(self, dvs: Sequence[tuple[DataFile, int | None]]) -> list[Positions]:
         """See `read_deletion_vectors`."""
         by_file: dict[tuple[str, int], list[int]] = {}
@@ -166,8 +171,9 @@ class PuffinFiles:
             _check_entry(dv)
             by_file.setdefault((dv.file_path, dv.file_size_in_bytes), []).append(ordinal)
         results: dict[int, Positions] = {}
-        for file, ordinals in by_file.items():
-            ordinals.sort(key=lambda ordinal: dvs[ordinal][0].content_offset or 0)
+
+        def read(file: tuple[str, int]) -> None:
+            ordinals = sorted(by_file[file], key=lambda each: dvs[each][0].content_offset or 0)
             puffin = self._open(*file)
             blobs = [_find_blob(puffin, dvs[ordinal][0]) for ordinal in ordinals]
             for ordinal, stored in zip(ordinals, puffin.read(blobs), strict=True):
@@ -179,6 +185,9 @@ class PuffinFiles:
                         cardinality=dv.record_count,
                         record_count=record_count,
                     )
+
+        at_once = requests_of(dvs[0][0].file_path) if len(by_file) > 1 else 1
+        deque(run_ahead(read, by_file, at_once=at_once), maxlen=0)
         return [results[ordinal] for ordinal in range(len(dvs))]
 
     def _open(self, location: str, size_bytes: int) -> _PuffinFile:

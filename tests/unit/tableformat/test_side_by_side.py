@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tableformat.side_by_side import run_side_by_side
+from tableformat.side_by_side import run_ahead, run_side_by_side
 
 
 def test_answers_come_in_the_order_of_the_items_and_steps_overlap():
@@ -78,3 +78,43 @@ def test_steps_of_steps_need_no_other_threads():
 
 def test_nothing_to_do_is_nothing():
     assert run_side_by_side(lambda item: item, []) == []
+
+
+def test_steps_ahead_overlap_and_their_answers_keep_the_order():
+    together = threading.Barrier(4, timeout=30)
+
+    def step(number):
+        if number < 4:
+            together.wait()
+        return number * 10
+
+    assert list(run_ahead(step, range(9), at_once=4)) == [10 * number for number in range(9)]
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_no_more_are_begun_than_are_taken_and_allowed_ahead(at_once):
+    begun = []
+
+    def step(number):
+        begun.append(number)
+        return number
+
+    answers = run_ahead(step, range(100), at_once=at_once)
+    for taken in range(1, 8):
+        next(answers)
+        assert len(begun) <= taken + at_once - 1
+    answers.close()
+    assert len(begun) < 8 + at_once
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_error_ahead_comes_at_its_place(at_once):
+    def step(number):
+        if number == 2:
+            raise ValueError(number)
+        return number
+
+    answers = run_ahead(step, range(9), at_once=at_once)
+    assert [next(answers), next(answers)] == [0, 1]
+    with pytest.raises(ValueError, match="2"):
+        next(answers)

@@ -234,6 +234,31 @@ def test_exact_range_costs_one_request(server: S3Server, bucket: str) -> None:
         store.get(f"s3://{bucket}/t/x", offset=9, length=3)
 
 
+def test_small_file_is_opened_and_read_by_one_request(server: S3Server, bucket: str) -> None:
+    store = store_of(bucket)
+    store.put(f"s3://{bucket}/t/x", b"0123456789")
+    store.put(f"s3://{bucket}/t/y", bytes(range(256)) * 300)
+    server.requests.clear()
+    with store.open_input(f"s3://{bucket}/t/x") as source:
+        assert source.read() == b"0123456789"
+    assert len(server.requests) == 1
+    with store.open_input(f"s3://{bucket}/t/y") as source:
+        assert source.read_at(4, 300 * 256 - 4) == b"\xfc\xfd\xfe\xff"
+        assert len(server.requests) == 2
+        assert source.read_at(4, 256) == b"\x00\x01\x02\x03"
+    assert len(server.requests) == 3
+
+
+def test_opening_is_tried_again_and_a_cut_tail_not_believed(server: S3Server, bucket: str) -> None:
+    store = store_of(bucket)
+    store.put(f"s3://{bucket}/t/x", b"0123456789")
+    for fault in (Fault("GET", "shortened", times=2), Fault("GET", "before", "503 Slow Down")):
+        server.faults.append(fault)
+        with store.open_input(f"s3://{bucket}/t/x") as source:
+            assert source.read() == b"0123456789"
+    assert server.faults == []
+
+
 @pytest.mark.parametrize("key", ["role-arn", "signer", "profile-name"])
 def test_property_that_is_not_supported_is_named(bucket: str, key: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
