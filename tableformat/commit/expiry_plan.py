@@ -232,8 +232,8 @@ def _validated_by_flink(
     if last.snapshot_id not in kept and now_ms - last.timestamp_ms > _PAUSE_MAX_MS:
         return set()
     needed: set[int] = set()
-    for ref in refs.values():
-        history = list(walk_back(by_id, ref.snapshot_id))
+    for head_id in _branch_heads(refs):
+        history = list(walk_back(by_id, head_id))
         if history and is_first(history[-1]):
             needed.update(each.snapshot_id for each in history)
     return needed | {last.snapshot_id} if needed else needed
@@ -257,10 +257,10 @@ def _sought_by_writers(
     were replaced by one of another id, and never come back.
     """
     sought: set[int] = set()
-    for ref in refs.values():
+    for head_id in _branch_heads(refs):
         told: set[tuple[str, str]] = set()
         passed: list[int] = []
-        for snapshot in walk_back(by_id, ref.snapshot_id):
+        for snapshot in walk_back(by_id, head_id):
             if now_ms - snapshot.timestamp_ms > _PAUSE_MAX_MS or len(passed) == _SOUGHT_MAX:
                 break
             passed.append(snapshot.snapshot_id)
@@ -271,6 +271,12 @@ def _sought_by_writers(
                 sought.update(passed)
                 passed.clear()
     return sought
+
+
+def _branch_heads(refs: Mapping[str, SnapshotRef]) -> set[int]:
+    """Where writers may go on: nobody writes to a tag."""
+    branches = (each for each in refs.values() if each.snapshot_ref_type == SnapshotRefType.BRANCH)
+    return {each.snapshot_id for each in branches}
 
 
 def _is_before_cut(snapshot: Snapshot, newer: Snapshot | None, last_kept_ms: int) -> bool:

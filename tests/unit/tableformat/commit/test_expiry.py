@@ -268,6 +268,13 @@ def test_commit_of_flink_that_no_branch_has_any_more_keeps_the_history_and_itsel
     assert table.plan().snapshot_ids == ()
 
 
+def test_history_of_a_tag_is_not_kept_for_writers(table):
+    ids = [table.add("a"), *(commit_of_flink(table, each, operator=each) for each in "bc")]
+    create_tag(table.environment, IDENTIFIER, "told", snapshot_id=ids[2])
+    replace_branch(table.environment, IDENTIFIER, "main", to=ids[0], expected_head=ids[2])
+    assert table.plan().snapshot_ids == (ids[1],)
+
+
 def test_history_of_a_v2_table_goes_whatever_flink_deletes():
     table = ExpiryTable(properties={"format-version": "2"})
     first = table.add("a")
