@@ -225,10 +225,12 @@ class Group:
     def _look(self, known: Iterable[TableState]) -> list[TableState]:
         identifiers = [each.identifier for each in self.tables]
         states = load_all(self.environment.catalog, identifiers, known)
+        staging, target = self.options.staging, self.options.target
+        is_known = any(state.ref(staging) is not None for state in states)
         for state in states:
             # A pattern means tables of no stream as well: that of dead letters has no key.
-            if not was_never_staged(state, self.options.staging, self.options.target):
-                check_resolvable(state, self.options.staging, self.options.target)
+            if not was_never_staged(state, staging, target, is_known=is_known):
+                check_resolvable(state, staging, target)
         return states
 
     def _plan(self, states: Iterable[TableState], seen: Mapping[str, int]) -> CutPlan:

@@ -30,13 +30,18 @@ def _tell_held(name: str, load: str) -> None:
     logger.warning("%s: nothing is published until its load is through", name)
 
 
-def was_never_staged(state: TableState, staging: str, target: str) -> bool:
+def was_never_staged(
+    state: TableState, staging: str, target: str, *, is_known: bool = False
+) -> bool:
     """Whether the default staging branch does not exist yet: a scheduled job may come too early.
+
+    `is_known`: another name is meant as well, for other tables have such a branch.
 
     Raises:
         NotFoundError: It is gone, and what was staged on it and not published is still there.
     """
-    if staging != STAGING_BRANCH or state.ref(staging) is not None:
+    is_meant = is_known or staging == STAGING_BRANCH
+    if not is_meant or state.ref(staging) is not None:
         return False
     dropped = unpublished_snapshots(state, staging=staging, target=target)
     if dropped:

@@ -20,7 +20,7 @@ from resolver.maintenance_lock import maintenance_lock_name
 from tableformat.cdc.cuts import CutName, load_all, load_cuts
 from tableformat.cdc.dead_letter import load_dead_letter_table
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.commit.refs import replace_branch
+from tableformat.commit.refs import create_branch, drop_ref, replace_branch
 from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
@@ -134,6 +134,24 @@ def test_changes_that_no_stream_staged_are_in_no_cut_and_said(world):
     )
     last = world.batch(A)
     assert world.resolve().cut == f"{QUERY}/{last}"  # what was staged before it goes with it
+
+
+def test_staging_of_another_name_is_that_of_the_tables_that_have_it(world):
+    environment = world.catalog.environment
+    letters = load_dead_letter_table(environment, ("bank", "a_dead_letter"))
+    tables = [*world.tables.values(), world.catalog.load_table(letters.name)]
+    last = world.batch(A, B)
+    for name in (A, B):
+        create_branch(environment, ("bank", name[-1]), "other", snapshot_id=staged(world, name))
+        drop_ref(environment, ("bank", name[-1]), "staging")
+    assert resolve_group(tables, staging="other").cut == f"{QUERY}/{last}"
+    assert world.shows(last, (A, B))
+    with pytest.raises(NotFoundError, match="staging branch"):
+        resolve_group(list(world.tables.values()), staging="otter")
+
+
+def staged(world, name):
+    return world.tables[name].refresh().state.head("staging").snapshot_id
 
 
 def test_batch_that_a_table_lacks_is_not_published_and_said(world):
