@@ -46,6 +46,7 @@ from tableformat.cdc.binary_text import decode_base64, decode_hex, decode_unscal
 from tableformat.cdc.split_on_failure import read_in_halves
 from tableformat.cdc.temporal_values import decode_dates, times_decoder, timestamps_decoder
 from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.decimal_casts import parse_decimals, rescale_decimals
 from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import parse_uuids
 
@@ -543,7 +544,7 @@ def _unrounded(decode: Decode) -> Decode:
 
 def _rescaled(values: pa.Array, target: pa.DataType) -> pa.Array:
     try:
-        return values.cast(target)
+        return rescale_decimals(values, target)
     except pa.ArrowInvalid:
         column = f"decimal({target.precision}, {target.scale})"
         raise pa.ArrowInvalid(f"a number of more digits than a {column} has") from None
@@ -569,6 +570,9 @@ def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDec
             raise pa.ArrowInvalid("a decimal without scale or value")
         return result
 
+    def text(values: pa.Array) -> pa.Array:
+        return parse_decimals(values, target) if pa.types.is_string(values.type) else values
+
     def rounded(values: pa.Array) -> pa.Array:
         return pc.round(values, target.scale).cast(target)
 
@@ -577,7 +581,7 @@ def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDec
         # by its cast.
         Encoding.PRECISE: ((pa.string(), VARIABLE_SCALE, target), precise),
         Encoding.VARIABLE: ((VARIABLE_SCALE,), variable),
-        Encoding.TEXT: ((pa.string(), target), lambda values: values.cast(target)),
+        Encoding.TEXT: ((pa.string(), target), text),
         Encoding.DOUBLE: ((pa.float64(),), rounded),
     }
     return by_encoding[encoding]

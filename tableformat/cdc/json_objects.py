@@ -43,6 +43,7 @@ NEXT_VALUE = r"\}\s*[^\s,\]}]"  # after `}` only `,`, `]` and `}` can follow ins
 # quote is escaped, so this is found in lists only.
 _NOT_FINITE = r'"(-?Infinity|NaN)"'
 MIXED_LIST = re.compile(rf"\[\s*(?:(?:-?[0-9][0-9.eE+-]*|null|{_NOT_FINITE})\s*[,\]]\s*)+")
+_OTHER_TYPE = re.compile(r"Column\((/.*)\) changed from (\w+) to (\w+)")
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -410,4 +411,11 @@ def _mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 
 def _reason(error: Exception) -> str:
     text = str(error).split("\n", 1)[0]
+    if other := _OTHER_TYPE.search(text):
+        path, wanted, found = other.groups()
+        article = "an" if wanted[0] in "ao" else "a"
+        return (
+            f"'{path}' is a JSON {found} where {article} {wanted} is expected: "
+            "has its type changed in the source?"
+        )
     return re.sub(r" in row \d+$", "", text).removeprefix("JSON parse error: ")

@@ -206,12 +206,16 @@ def _lost(column: str) -> str:
 
 
 def _doubtful(column: str, placeholder: Placeholder) -> str:
-    why = (
-        "inserts and snapshot reads have all values"
-        if placeholder.is_distinct
-        else f"it is shorter than {DISTINCT_BYTES_MIN} bytes"
-    )
+    if placeholder.is_distinct:
+        return (
+            f"column '{column}' is the placeholder of an unavailable value or the value itself, in "
+            "an insert or a snapshot read: an update that changes the key is sent as a delete and an insert, and "
+            "ALTER TABLE ... REPLICA IDENTITY FULL in PostgreSQL sends such values from then on; "
+            "where it is the value itself, give the connector another "
+            f"unavailable.value.placeholder, and the same as {OPTION} here"
+        )
     return (
-        f"column '{column}' is the placeholder of an unavailable value or the value itself: {why}; "
+        f"column '{column}' is the placeholder of an unavailable value or the value itself: "
+        f"it is shorter than {DISTINCT_BYTES_MIN} bytes; "
         f"give the connector another unavailable.value.placeholder, and the same as {OPTION} here"
     )

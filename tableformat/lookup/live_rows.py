@@ -73,7 +73,8 @@ def _without_deleted(rows: SnapshotRows, located: Located) -> LiveRows | None:
     found = rows.by_file(located.paths, located.file, located.position)
     if found is None:
         return None
-    lives = [each.ordinal[rows.live(each.task, each.position)] for each in found]
+    alive = zip(found, rows.lives(found), strict=True)
+    lives = [each.ordinal[live] for each, live in alive]
     live = np.concatenate([np.empty(0, dtype=np.int64), *lives])
     return LiveRows(
         key=located.key[live],

@@ -238,7 +238,7 @@ def _live_rows(rows: SnapshotRows, located: Located) -> list[RowsOfFile] | None:
     found = rows.by_file(located.paths, located.file, located.position)
     if found is None:
         return None
-    lives = [(each, rows.live(each.task, each.position)) for each in found]
+    lives = list(zip(found, rows.lives(found), strict=True))
     return [
         RowsOfFile(each.task, each.position[live], each.ordinal[live])
         for each, live in lives

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +13,16 @@ from pyiceberg.expressions import AlwaysTrue
 from tableformat.array_types import Int64s
 from tableformat.codec.parquet.rows import PARALLEL_ROWS_MIN, ParquetRows
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
+from tableformat.codec.puffin.dv_file import PuffinFiles
 from tableformat.environment import Environment
 from tableformat.integer_order import distinct, pair_order
 from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.projection import FileProjection, project, project_file
 from tableformat.scan.reader import TaskReader, readers_of_tasks
+from tableformat.side_by_side import run_ahead
 from tableformat.sized_cache import SizedCache
+from tableformat.store.locations import requests_of
 
 DELETES_CACHE_BYTES = 64 << 20
 SMALL_LOOKUP_ROWS = 64  # asked one by one, larger ones as a bitmap
@@ -64,7 +66,9 @@ class SnapshotRows:
 
     def __init__(self, environment: Environment, plan: ScanPlan, caches: RowCaches) -> None:
         self.plan = plan
-        self._source = FileSource(environment.store, plan.specs, plan.properties)
+        self._source = FileSource(
+            environment.store, plan.specs, plan.properties, PuffinFiles(environment.store)
+        )
         self._caches = caches
         self._tasks = {task.entry.data_file.file_path: task for task in plan.tasks}
 
@@ -92,6 +96,12 @@ class SnapshotRows:
             found.append(RowsOfFile(task, position[ordinals], ordinals))
         return found
 
+    def lives(self, files: Sequence[RowsOfFile]) -> list[npt.NDArray[np.bool_]]:
+        """Which rows of each file no delete reaches."""
+        at_once = requests_of(files[0].task.entry.data_file.file_path) if len(files) > 1 else 1
+        found = run_ahead(lambda each: self.live(each.task, each.position), files, at_once=at_once)
+        return list(found)
+
     def live(self, task: FileScanTask, position: Int64s) -> npt.NDArray[np.bool_]:
         """Which positions no delete reaches."""
         deleted = self._deleted(task)
@@ -112,11 +122,11 @@ class SnapshotRows:
         projection = project(self.plan, columns)
         file_projection = project_file(self.plan, projection, AlwaysTrue())
         rows = sum(len(each.position) for each in files)
+        at_once = requests_of(files[0].task.entry.data_file.file_path) if len(files) > 1 else 1
         if len(files) > 1 and rows >= PARALLEL_ROWS_MIN:
-            with ThreadPoolExecutor(readers_of_tasks([files[0].task])) as pool:
-                batches = list(pool.map(lambda each: self._read(each, file_projection), files))
-        else:
-            batches = [self._read(each, file_projection) for each in files]
+            at_once = readers_of_tasks([files[0].task])
+        read = run_ahead(lambda each: self._read(each, file_projection), files, at_once=at_once)
+        batches = list(read)
         ordinals = [each.ordinal for each in files]
         table = pa.Table.from_batches(batches, projection.arrow_schema)
         return table, np.concatenate([np.empty(0, dtype=np.int64), *ordinals])

@@ -3,14 +3,17 @@
 Rows wait in memory until they fill a row group; a file is closed when it has reached its target
 size. Memory is bounded by `_BUFFERED_BYTES_MAX` of waiting rows plus one row group being encoded,
 and the number of open objects by `_OPEN_FILES_MAX`: the largest heap of waiting rows is written
-first, the file that was written to longest ago is closed first.
+first, the file that was written to longest ago is closed first. Of the last files of a write up to
+`READERS_MAX` are put into a bucket at a time.
 
 Nothing here is a commit. Files of a failed write are removed again, as far as the store answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -20,8 +23,10 @@ from pyiceberg.schema import Schema
 from tableformat.codec.parquet.options import ParquetOptions
 from tableformat.codec.parquet.writer import ParquetFileWriter, describe_file
 from tableformat.errors import TableError
+from tableformat.side_by_side import run_ahead
 from tableformat.spec.data_file import DataFile, FileContent, canonical_partition
 from tableformat.store.base import ObjectStore
+from tableformat.store.locations import requests_of
 from tableformat.write.partitioning import PartitionValues
 
 _BUFFERED_BYTES_MAX = 256 << 20
@@ -96,6 +101,7 @@ class FileSet:
         self._equality_ids = equality_ids
         self._partitions: dict[tuple[object, ...], _Partition] = {}
         self._finished: list[DataFile] = []
+        self._last: set[ParquetFileWriter] = set()
         self._waiting_bytes = 0
         self._arrow_bytes = 0
         self._encoded_bytes = 0
@@ -128,11 +134,21 @@ class FileSet:
         Returns:
             The files in the order they were finished; all objects exist.
         """
+        last = self._last_files()
+        first = next(last, None)
+        if first is not None:
+            at_once = requests_of(first[0].location)
+            deque(run_ahead(self._finish_file, chain((first,), last), at_once=at_once), maxlen=0)
+        return self._finished
+
+    def _last_files(self) -> Iterator[tuple[ParquetFileWriter, PartitionValues]]:
         for heap in list(self._partitions.values()):
             while heap.waiting_rows:
                 self._write_group(heap, min(heap.waiting_rows, self._row_group_rows(heap)))
-            self._close(heap)
-        return self._finished
+            file, heap.file = heap.file, None
+            if file is not None:
+                self._last.add(file)
+                yield file, heap.values
 
     def abort(self) -> None:
         """Drop open files and delete finished ones. Never raises; leftovers are orphans."""
@@ -140,6 +156,8 @@ class FileSet:
             if heap.file is not None:
                 heap.file.abort()
                 heap.file = None
+        for file in self._last:
+            file.abort()
         finished, self._finished = self._finished, []
         try:
             self._store.delete([file.file_path for file in finished])
@@ -184,15 +202,19 @@ class FileSet:
 
     def _close(self, heap: _Partition) -> None:
         file, heap.file = heap.file, None
-        if file is None:
-            return
+        if file is not None:
+            self._finish_file((file, heap.values))
+
+    def _finish_file(self, last: tuple[ParquetFileWriter, PartitionValues]) -> None:
+        file, partition = last
         size_bytes, metrics = file.close()
+        self._last.discard(file)
         self._finished.append(
             describe_file(
                 location=file.location,
                 content=self._content,
                 spec_id=self._partitioner.spec.spec_id,
-                partition=heap.values,
+                partition=partition,
                 record_count=file.record_count,
                 size_bytes=size_bytes,
                 metrics=metrics,

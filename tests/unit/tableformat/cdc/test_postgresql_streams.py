@@ -42,7 +42,7 @@ def test_large_value_is_kept_where_the_old_row_has_zeros_in_its_place() -> None:
     assert rows[0]["v"] == "y1" * 1500
     assert rows[0]["tags"] == [str(each) for each in range(1, 1001)]
     letters = catalog.load_table("shop.partial_dead_letter").scan().to_arrow()
-    assert ["inserts and snapshot reads have all values" in each for each in
+    assert ["an update that changes the key is sent as a delete and an insert" in each for each in
             letters["reason"].to_pylist()] == [True]  # fmt: skip
 
 

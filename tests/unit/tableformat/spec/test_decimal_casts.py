@@ -1,0 +1,74 @@
+"""Casts to decimals, held against Python's: the same number or an error, never another number."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal, localcontext
+
+import pyarrow as pa
+import pytest
+
+from tableformat.spec.decimal_casts import parse_decimals, rescale_decimals
+
+TARGETS = [(5, 0), (10, 2), (18, 4), (38, 0), (38, 10), (38, 38)]
+ZEROS = (0, 1, 2, 5, 20, 38, 39, 60, 300, 65_534)
+EXPONENTS = (0, 1, 5, 38, 39, 99, 128, 256, 70_000)
+
+
+def fits(number, precision, scale):
+    with localcontext() as context:
+        context.prec, context.Emax, context.Emin = 80_000, 10**9, -(10**9)
+        scaled = number.scaleb(scale)
+        return scaled == scaled.to_integral_value() and abs(scaled) < Decimal(10) ** precision
+
+
+def drawn_text(rng):
+    whole = rng.choice(
+        [0, 1, 5, 10 ** rng.randint(0, 45), rng.randint(0, 10 ** rng.randint(0, 45))]
+    )
+    digits = "".join(rng.choices("0123456789", k=rng.choice((0, 1, 3, 12, 40))))
+    text = f"{rng.choice(['', '-', '+'])}{whole}.{digits}{'0' * rng.choice(ZEROS)}"
+    if rng.random() < 0.3:
+        return f"{text[:60]}{rng.choice('eE')}{rng.choice(['', '-', '+'])}{rng.choice(EXPONENTS)}"
+    return text if rng.random() < 0.9 else text.partition(".")[0]
+
+
+@pytest.mark.parametrize(("precision", "scale"), TARGETS)
+def test_text_is_its_number_or_refused(precision, scale):
+    rng, target, read = random.Random(scale), pa.decimal128(precision, scale), 0
+    for _ in range(400):
+        text = drawn_text(rng)
+        number = Decimal(text)
+        try:
+            found = parse_decimals(
+                pa.array([text, None, "1" if precision > scale else "0"]), target
+            )
+        except pa.ArrowInvalid:
+            assert "e" in text.lower() or not fits(number, precision, scale)
+            continue
+        assert found[0].as_py() == number
+        assert found[1].as_py() is None
+        read += 1
+    assert read > 5
+
+
+@pytest.mark.parametrize(("precision", "scale"), TARGETS)
+def test_decimal_is_its_number_or_refused(precision, scale):
+    rng, target, read = random.Random(scale), pa.decimal128(precision, scale), 0
+    for _ in range(400):
+        own = rng.randint(0, 38)
+        number = Decimal(rng.randint(0, 10 ** rng.randint(0, 38) - 1)).scaleb(-own)
+        values = pa.array([number, None], pa.decimal128(38, own))
+        if not fits(number, precision, scale):
+            with pytest.raises(pa.ArrowInvalid):
+                rescale_decimals(values, target)
+            continue
+        assert rescale_decimals(values, target).to_pylist() == [number, None]
+        read += 1
+    assert read > 5
+
+
+@pytest.mark.parametrize("text", ["", "x", "1x", ".", "1e", "--1", "NaN", "NAN"])
+def test_text_that_is_no_number_is_refused(text):
+    with pytest.raises(pa.ArrowInvalid):
+        parse_decimals(pa.array([text, "0" * 60]), pa.decimal128(10, 2))
