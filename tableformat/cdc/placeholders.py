@@ -208,11 +208,10 @@ def _lost(column: str) -> str:
 def _doubtful(column: str, placeholder: Placeholder) -> str:
     if placeholder.is_distinct:
         return (
-            f"column '{column}' is the placeholder of an unavailable value or the value itself, in "
-            "an insert or a snapshot read: an update that changes the key is sent as a delete and an insert, and "
-            "ALTER TABLE ... REPLICA IDENTITY FULL in PostgreSQL sends such values from then on; "
-            "where it is the value itself, give the connector another "
-            f"unavailable.value.placeholder, and the same as {OPTION} here"
+            f"column '{column}' of a new row is the placeholder of an unavailable value or the "
+            "value itself: an update that changes the key is sent as a delete and an insert, and "
+            "REPLICA IDENTITY FULL in PostgreSQL sends such values from then on; where it is the "
+            f"value, give the connector another placeholder, and the same as {OPTION} here"
         )
     return (
         f"column '{column}' is the placeholder of an unavailable value or the value itself: "

@@ -1,7 +1,7 @@
 """Decimals from texts and from other decimals: the same number, or none.
 
-Arrow multiplies by a power of ten and does not notice that 128 bits overflow: as a `decimal(38, 10)`
-35 digits are another number. Of a text with a hundred zeros behind its point it makes 0.
+Arrow multiplies by a power of ten and does not notice that 128 bits overflow: 35 digits are another
+number as a `decimal(38, 10)`. Of a text with a hundred zeros behind its point it makes 0.
 """
 
 from __future__ import annotations
