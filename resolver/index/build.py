@@ -99,15 +99,15 @@ class BuildOptions:
         shard_rows: Rows that a shard should have: one with more than twice as many is split. None:
             follows the size of the table.
         memory_bytes: Bound of what is sorted at a time, over all threads.
-        threads: Shards written at a time.
-        readers: Files read at a time; each holds a row group of key columns.
+        threads: Files read, and shards written, at a time.
+        readers: Files read at a time, if other; each holds a row group of key columns.
     """
 
     shard_count: int | None = None
     shard_rows: int | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     threads: int = DEFAULT_THREADS
-    readers: int = DEFAULT_THREADS
+    readers: int | None = None
 
     @staticmethod
     def of_table(location: str) -> BuildOptions:
@@ -221,7 +221,7 @@ class _Build:
                     partial(self._spill_file, source, file_id, spills)
                     for file_id, source in enumerate(waiting, start=first_id)
                 ),
-                self.options.readers,
+                self.options.readers or self.options.threads,
             )
         finally:
             for spill in spills:
