@@ -109,7 +109,9 @@ def parse_location(location: str) -> ParsedLocation:
 
 def is_in_bucket(location: str) -> bool:
     """Whether a request takes tens of milliseconds, in which a thread does nothing else."""
-    return parse_location(location).scheme in _BUCKETS
+    match = _SCHEME.match(location)
+    scheme = match.group(1).lower() if match else ""
+    return _ALIASES.get(scheme, scheme) in _BUCKETS
 
 
 def requests_of(location: str) -> int:
