@@ -46,7 +46,7 @@ from tableformat.cdc.binary_text import decode_base64, decode_hex, decode_unscal
 from tableformat.cdc.split_on_failure import read_in_halves
 from tableformat.cdc.temporal_values import decode_dates, times_decoder, timestamps_decoder
 from tableformat.errors import InvalidInputError, UnsupportedError
-from tableformat.spec.decimal_casts import parse_decimals, rescale_decimals
+from tableformat.spec.decimal_casts import parse_decimals, rescale_decimals, wide_decimal
 from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import parse_uuids
 
@@ -364,7 +364,7 @@ def _unit(encoding: Encoding | None) -> str | None:
 def _all_wires(kind: iceberg.IcebergType, target: pa.DataType) -> tuple[pa.DataType, ...]:
     """Whatever values of the type may look like, so that they can be refused by name."""
     if isinstance(kind, iceberg.DecimalType):
-        return (pa.string(), VARIABLE_SCALE, target)
+        return (pa.string(), VARIABLE_SCALE, wide_decimal(target))
     return (pa.int64(), pa.string(), pa.float64())
 
 
@@ -555,7 +555,7 @@ def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDec
         if pa.types.is_struct(values.type):
             return variable(values)
         if pa.types.is_decimal(values.type):
-            return values
+            return _rescaled(values, target)
         return _rescaled(decode_unscaled(decode_base64(values), scale), target)
 
     def variable(values: pa.Array) -> pa.Array:
@@ -571,17 +571,17 @@ def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDec
         return result
 
     def text(values: pa.Array) -> pa.Array:
-        return parse_decimals(values, target) if pa.types.is_string(values.type) else values
+        is_text = pa.types.is_string(values.type)
+        return parse_decimals(values, target) if is_text else _rescaled(values, target)
 
     def rounded(values: pa.Array) -> pa.Array:
         return pc.round(values, target.scale).cast(target)
 
     by_encoding: Mapping[Encoding, WiresAndDecode] = {
-        # A number (decimal.format=NUMERIC) is taken digit by digit by Arrow's JSON reader, a text
-        # by its cast.
-        Encoding.PRECISE: ((pa.string(), VARIABLE_SCALE, target), precise),
+        Encoding.PRECISE: ((pa.string(), VARIABLE_SCALE, wide_decimal(target)), precise),
         Encoding.VARIABLE: ((VARIABLE_SCALE,), variable),
-        Encoding.TEXT: ((pa.string(), target), text),
+        # A number (decimal.format=NUMERIC) is taken digit by digit by Arrow's JSON reader.
+        Encoding.TEXT: ((pa.string(), wide_decimal(target)), text),
         Encoding.DOUBLE: ((pa.float64(),), rounded),
     }
     return by_encoding[encoding]

@@ -9,19 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.spec.decimal_casts import parse_decimals
 from tableformat.spec.types import arrow_schema
 from tableformat.spec.unicode import check_unicode
 
@@ -132,16 +134,31 @@ class LoadSource:
             for each in arrow_schema(schema, with_field_ids=False)
             if not (pa.types.is_nested(each.type) or isinstance(each.type, pa.BaseExtensionType))
         }
+        decimals = {name: kind for name, kind in kinds.items() if pa.types.is_decimal(kind)}
         # Empty is null and "" is an empty text, as databases write it; NA and null are texts.
         options = pacsv.ConvertOptions(
-            column_types=kinds,
+            column_types=kinds | dict.fromkeys(decimals, pa.string()),
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
         with self.filesystem.open_input_stream(path, compression="detect") as stream:
             parse = pacsv.ParseOptions(newlines_in_values=True)
-            yield from pacsv.open_csv(stream, parse_options=parse, convert_options=options)
+            batches = pacsv.open_csv(stream, parse_options=parse, convert_options=options)
+            for batch in batches:
+                yield _with_decimals(batch, decimals)
+
+
+def _with_decimals(batch: pa.RecordBatch, kinds: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    """With decimals from their texts: Arrow's reader of CSV makes other numbers of large ones."""
+    for name in kinds.keys() & set(batch.schema.names):
+        try:
+            values = parse_decimals(pc.utf8_trim_whitespace(batch.column(name)), kinds[name])
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"column '{name}': {error}") from None
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, pa.field(name, kinds[name]), values)
+    return batch
 
 
 def open_source(text: str) -> LoadSource:

@@ -15,6 +15,11 @@ _SHORT = r"^[+-]?[0-9]{0,38}\.?[0-9]{0,38}[eE][+-]?[0-9]{1,2}$"
 _NOISE = 1e-9  # a number that overflowed is no neighbour of the right one
 
 
+def wide_decimal(target: pa.DataType) -> pa.DataType:
+    """A type of the same scale for numbers that may not fit; `rescale_decimals` refuses those."""
+    return pa.decimal256(2 * _DIGITS_MAX, target.scale)
+
+
 def rescale_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
     """Decimals as another decimal type.
 
@@ -23,7 +28,7 @@ def rescale_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
     """
     if target.scale <= values.type.scale:
         return values.cast(target)
-    return values.cast(pa.decimal256(2 * _DIGITS_MAX, target.scale)).cast(target)
+    return values.cast(wide_decimal(target)).cast(target)
 
 
 def parse_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:

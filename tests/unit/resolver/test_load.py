@@ -255,6 +255,27 @@ def test_key_that_stands_twice_is_refused_with_its_value(world):
     assert world.rows() == {}
 
 
+@pytest.mark.parametrize(("text", "number"), [
+    ("98765432109876543210987654321098765", None), ("1E+30", None), ("1.23456789012", None),
+    ("1.5x", None), (" 1.5 ", "1.5"), ("1e5", "100000"), ("7.1" + "0" * 60, "7.1"),
+    ("1234567890123456789012345678", "1234567890123456789012345678"),
+])  # fmt: skip
+def test_decimal_of_a_csv_file_is_its_number_or_refused(tmp_path, text, number):
+    """Arrow's reader makes another number of one that 128 bits do not hold."""
+    catalog = memory_catalog(str(tmp_path / "index"))
+    kinds = [pa.field("id", pa.int64(), nullable=False), ("price", pa.decimal128(38, 10))]
+    table = catalog.create_table("shop.csv", pa.schema(kinds), primary_key=["id"])
+    (tmp_path / "a.csv").write_text(f"id,price\n1,{text}\n2,\n")
+    source = open_source(str(tmp_path / "a.csv"))
+    if number is None:
+        with pytest.raises(InvalidInputError, match="column 'price'"):
+            load_files(table.environment, table.identifier, source)
+        return
+    load_files(table.environment, table.identifier, source)
+    found = {row["id"]: row["price"] for row in table.refresh().scan().to_arrow().to_pylist()}
+    assert found == {1: Decimal(number), 2: None}
+
+
 def test_csv_is_read_as_databases_write_it(tmp_path):
     catalog = memory_catalog(str(tmp_path / "index"))
     schema = pa.schema([

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
+import random
 import uuid
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.json as pj
 import pytest
 from pyiceberg.types import (
     BinaryType,
@@ -74,7 +77,7 @@ CASES: list[tuple[IcebergType, pa.DataType, Encoding | None, Any, Any]] = [
     (StringType(), pa.string(), None, "a\0ü ", "a\0ü "),
     (DecimalType(10, 2), pa.string(), None, "AN4=", Decimal("2.22")),
     (DecimalType(10, 2), pa.string(), None, "/w==", Decimal("-0.01")),
-    (DecimalType(10, 2), pa.decimal128(10, 2), Encoding.TEXT, Decimal("1.50"), Decimal("1.50")),
+    (DecimalType(10, 2), pa.decimal256(76, 2), Encoding.TEXT, Decimal("1.50"), Decimal("1.50")),
     (DecimalType(10, 2), pa.float64(), Encoding.DOUBLE, 0.1 + 0.2, Decimal("0.30")),
     (DecimalType(10, 2), VARIABLE_SCALE, None, {"scale": 1, "value": "Dw=="}, Decimal("1.50")),
     (DateType(), pa.int64(), None, -1, dt.date(1969, 12, 31)),
@@ -180,3 +183,30 @@ def test_nested_plain_values_are_taken_as_they_are() -> None:
 def test_nested_type_without_a_json_form_is_refused_by_name(kind: IcebergType) -> None:
     with pytest.raises(UnsupportedError, match="column=c"):
         column_decoder(NestedField(1, "c", kind, required=False), None, DEFAULTS)
+
+
+@pytest.mark.parametrize("encoding", [Encoding.TEXT, Encoding.PRECISE])
+@pytest.mark.parametrize(("precision", "scale"), [(10, 2), (38, 0), (38, 10), (38, 38)])
+def test_decimal_that_is_a_json_number_is_that_number_or_refused(encoding, precision, scale):
+    """`decimal.format=NUMERIC`: 128 bits overflow unseen in Arrow's reader."""
+    rng, read = random.Random(scale), 0
+    column = NestedField(1, "c", DecimalType(precision, scale), required=False)
+    decoder = column_decoder(column, Hint(encoding=encoding), DEFAULTS)
+    schema = pa.schema([("c", next(w for w in decoder.wires if pa.types.is_decimal(w)))])
+    for _ in range(300):
+        digits = rng.randint(0, 10 ** rng.randint(0, 76))
+        text = f"{digits}{rng.choice(['', '.0', '.25', 'e3', 'E-2', '0' * 20])}"
+        try:
+            table = pj.read_json(
+                io.BytesIO(b'{"c":%s}' % text.encode()),
+                parse_options=pj.ParseOptions(explicit_schema=schema),
+            )
+        except pa.ArrowInvalid:
+            continue  # which makes a bad record of it
+        decoded, bad = decode_rows(table.column(0).combine_chunks(), decoder)
+        number = Decimal(text)
+        fits = abs(number) < Decimal(10) ** (precision - scale)
+        assert (decoded.to_pylist() == [number]) == fits, text
+        assert bool(bad) != fits
+        read += fits
+    assert read > 5
