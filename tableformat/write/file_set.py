@@ -11,7 +11,6 @@ Nothing here is a commit. Files of a failed write are removed again, as far as t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Protocol, Self
@@ -132,14 +131,16 @@ class FileSet:
         """Write what waits and close every file.
 
         Returns:
-            The files in the order they were finished; all objects exist.
+            The files, those of one partition in the order of their rows; all objects exist.
         """
         last = self._last_files()
         first = next(last, None)
-        if first is not None:
-            at_once = requests_of(first[0].location)
-            deque(run_ahead(self._finish_file, chain((first,), last), at_once=at_once), maxlen=0)
-        return self._finished
+        if first is None:
+            return self._finished
+        at_once = requests_of(first[0].location)
+        ended = list(run_ahead(self._finish_file, chain((first,), last), at_once=at_once))
+        paths = {each.file_path for each in ended}
+        return [*(each for each in self._finished if each.file_path not in paths), *ended]
 
     def _last_files(self) -> Iterator[tuple[ParquetFileWriter, PartitionValues]]:
         for heap in list(self._partitions.values()):
@@ -205,19 +206,19 @@ class FileSet:
         if file is not None:
             self._finish_file((file, heap.values))
 
-    def _finish_file(self, last: tuple[ParquetFileWriter, PartitionValues]) -> None:
+    def _finish_file(self, last: tuple[ParquetFileWriter, PartitionValues]) -> DataFile:
         file, partition = last
         size_bytes, metrics = file.close()
         self._last.discard(file)
-        self._finished.append(
-            describe_file(
-                location=file.location,
-                content=self._content,
-                spec_id=self._partitioner.spec.spec_id,
-                partition=partition,
-                record_count=file.record_count,
-                size_bytes=size_bytes,
-                metrics=metrics,
-                equality_ids=self._equality_ids,
-            )
+        found = describe_file(
+            location=file.location,
+            content=self._content,
+            spec_id=self._partitioner.spec.spec_id,
+            partition=partition,
+            record_count=file.record_count,
+            size_bytes=size_bytes,
+            metrics=metrics,
+            equality_ids=self._equality_ids,
         )
+        self._finished.append(found)  # at once, so that `abort` knows it
+        return found

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import struct
+import time
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from tableformat.errors import (
 )
 from tableformat.spec.data_file import FileContent
 from tableformat.spec.types import arrow_schema
+from tableformat.store import locations
 from tests.support.data_files import PREFIX, DataFiles
 from tests.support.memory_store import MemoryObjectStore
 
@@ -329,6 +331,13 @@ class _Failing(MemoryObjectStore):
         return sink
 
 
+@pytest.fixture(params=[False, True], ids=["disk", "bucket"])
+def is_in_bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into a bucket several files are put at a time."""
+    monkeypatch.setattr(locations, "is_in_bucket", lambda _: request.param)
+
+
+@pytest.mark.usefixtures("is_in_bucket")
 @pytest.mark.parametrize("step", ["open", "write", "close"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_failing_store_leaves_no_object_and_no_result(step: str, nth: int) -> None:
@@ -336,6 +345,24 @@ def test_failing_store_leaves_no_object_and_no_result(step: str, nth: int) -> No
     with pytest.raises(StoreUnavailableError, match="injected"):
         files.write(_rows(100))
     assert _objects(files) == []
+
+
+@pytest.mark.usefixtures("is_in_bucket")
+def test_files_are_in_the_order_of_their_partitions_whichever_is_put_first() -> None:
+    class Slow(MemoryObjectStore):
+        def open_output(self, location: str) -> Any:
+            sink = super().open_output(location)
+            close = sink.close
+
+            def close_late() -> None:
+                time.sleep(0.05 if location.endswith("/0.parquet") else 0)
+                close()
+
+            sink.close = close_late
+            return sink
+
+    written = DataFiles(SCHEMA, spec=BY_NAME, store=Slow()).write(_rows(100, names=5))
+    assert [file.partition for file in written] == [(f"n{number}",) for number in range(5)]
 
 
 def test_disk_error_of_a_foreign_sink_is_typed() -> None:
