@@ -1,4 +1,4 @@
-"""An S3 server for tests: moto on loopback, started at first use, with faults on demand."""
+"""An S3 server for tests, with STS: moto on loopback, started at first use, with faults on demand."""
 
 from __future__ import annotations
 
@@ -53,8 +53,14 @@ def s3_server() -> S3Server:
     from moto.server import create_backend_app
 
     # Without moto's dispatcher, which lists a folder for each request to find whose it is.
+    s3, sts = create_backend_app("s3"), create_backend_app("sts")
+
+    def of_either(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        is_sts = "/sts/aws4_request" in environ.get("HTTP_AUTHORIZATION", "")
+        return (sts if is_sts else s3)(environ, start)
+
     # One request at a time: moto looks whether a key exists and writes it in two steps.
-    return serve(create_backend_app("s3"), threaded=False)
+    return serve(of_either, threaded=False)
 
 
 def serve(app: App, *, threaded: bool) -> S3Server:

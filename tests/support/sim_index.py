@@ -53,7 +53,7 @@ def index_folders() -> Iterator[Path]:
     A build runs in the thread of its actor, so that it hands over, fails and is killed there.
     """
 
-    def in_turn(_: _Build, tasks: Iterator[Callable[[], Any]]) -> list[Any]:
+    def in_turn(_: _Build, tasks: Iterator[Callable[[], Any]], threads: int) -> list[Any]:
         return [task() for task in tasks]
 
     folder = Path(tempfile.mkdtemp(prefix="icefold-sim-", dir=memory_disk()))

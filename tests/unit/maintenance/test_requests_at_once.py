@@ -20,7 +20,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 COMMITS, REQUEST_S = 12, 0.02
 COMMANDS = [
     ("adopt", "t.rows"),
-    ("expire", "t.rows", "--older-than", "1s", "--keep", "6"),
+    ("expire", "t.rows", "--older-than", "1ms", "--keep", "6"),
     ("index", "build", "t.rows", "--rebuild"),
     ("index", "verify", "t.rows"),
     ("inspect", "t.rows", "files"),
