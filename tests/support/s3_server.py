@@ -1,4 +1,4 @@
-"""An S3 server for tests, with STS: moto on loopback, started at first use, with faults on demand."""
+"""S3 and STS for tests: moto on loopback, started at first use, with faults on demand."""
 
 from __future__ import annotations
 
