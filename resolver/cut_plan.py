@@ -254,7 +254,7 @@ def _unstreamed(members: Iterable[_Member]) -> str:
     more = f" and {plural(len(names) - 1, 'more table')}" if names[1:] else ""
     return (
         f"changes of {names[0]}{more} are of no stream into several tables, so they are in no cut: "
-        "resolve without --cut publishes them"
+        f"icefold resolve {names[0]} publishes them, and icefold maintain those of all tables"
     )
 
 

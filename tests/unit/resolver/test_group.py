@@ -130,7 +130,8 @@ def test_changes_that_no_stream_staged_are_in_no_cut_and_said(world):
     report = world.resolve()
     assert report.describe() == (
         f"nothing to publish; changes of {A} and 1 more table are of no stream into several "
-        "tables, so they are in no cut: resolve without --cut publishes them"
+        f"tables, so they are in no cut: icefold resolve {A} publishes them, and icefold maintain "
+        "those of all tables"
     )
     last = world.batch(A)
     assert world.resolve().cut == f"{QUERY}/{last}"  # what was staged before it goes with it
