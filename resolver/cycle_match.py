@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -65,6 +64,7 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.branch_history import branch_history, branch_ids, is_first
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
+from tableformat.side_by_side import run_ahead
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.write.row_deletes import has_vectors
 
@@ -197,12 +197,9 @@ class Matcher:
             index="",
             row_id=np.full(count, NO_ROW_ID, dtype=np.int64) if work.rewrites else None,
         )
-        told: ToldIds = ()
-        if work.rewrites:
-            with self.phases.timed("match"):
-                told = told_row_ids(view, known, batch)
-        matched = self._match_keys(view, match, told)
         with self.phases.timed("match"):
+            told = told_row_ids(view, known, batch) if work.rewrites else ()
+            matched = self._match_keys(view, match, told)
             kills = self._add_deletes_without_key(view, match)
             ids = None
             if matched is not None:
@@ -228,35 +225,37 @@ class Matcher:
         )
 
     def _match_keys(self, view: TargetView, match: Match, told: ToldIds) -> MatchedBatch | None:
-        """Add the rows that die by their keys to `match`, and row ids where it is by parts.
+        """Add the rows that die by their keys to `match`, and row ids where keys decide them.
 
         Returns:
-            The batch, if it was matched undivided.
+            The batch, if more than its keys decides.
         """
         batch = match.work.batch
-        count = part_count(batch) if self._may_split(view, batch, match.known) else 1
-        parts = batch_parts(batch, count)
-        if count == 1:
-            return self._match_part(view, match, next(parts))
+        if not self._may_split(view, batch, match.known):
+            all_keys = whole(batch)
+            matched = self._look_up_part(view, match, all_keys)
+            self._judge_part(view, match, all_keys, matched)
+            return matched
+        count = part_count(batch)
         remembers = count <= FEW_PARTS
 
-        def put_row_ids(part: BatchPart, matched: MatchedBatch) -> None:
+        def look_up() -> Iterator[tuple[BatchPart, MatchedBatch]]:
+            for part in batch_parts(batch, count):
+                matched = self._look_up_part(view, match, part)
+                yield part, matched
+                self._judge_part(view, match, part, matched)
+                del part, matched  # before the next one is made
+
+        def put_row_ids(looked_up: tuple[BatchPart, MatchedBatch]) -> None:
+            part, matched = looked_up
             if match.row_id is not None:
                 kills = PositionKills(DeadPositions())
                 ids = self._row_ids(view, match, matched, kills, told, remembers=remembers)
                 match.row_id[part.rows] = ids.row_id
 
-        with ThreadPoolExecutor(1) as beside:  # of the lookup of the next part
-            waiting: list[Future[None]] = []
-            for part in parts:
-                matched = self._match_part(view, match, part)
-                if remembers:
-                    waiting.append(beside.submit(put_row_ids, part, matched))
-                else:
-                    put_row_ids(part, matched)
-                del part, matched  # before the next one is made
-            for each in waiting:
-                each.result()
+        is_beside = remembers and match.row_id is not None and self.environment.runtime.side_by_side
+        for _ in run_ahead(put_row_ids, look_up(), at_once=2 if is_beside else 1):
+            pass
         return None
 
     def _add_deletes_without_key(self, view: TargetView, match: Match) -> PositionKills:
@@ -314,7 +313,8 @@ class Matcher:
                 raise
             return found
 
-        spread, how = self._ask(view, match, IndexDamagedError)
+        with self.phases.timed("match"):
+            spread, how = self._ask(view, match, IndexDamagedError)
         environment.runtime.fail_point("resolve.after_match")
         return Match(
             state=state,
@@ -341,20 +341,21 @@ class Matcher:
             or view.live.find(batch.paths)
         )
 
-    def _match_part(self, view: TargetView, match: Match, part: BatchPart) -> MatchedBatch:
-        """Add the dead rows of a part to `match`."""
-        batch, in_place = part.batch, self.options.is_in_place
-        with self.phases.timed("match"):
-            numbered = number_keys(batch, look_up_rows=is_enforced(view.metadata))
+    def _look_up_part(self, view: TargetView, match: Match, part: BatchPart) -> MatchedBatch:
+        """A part, with the rows of the target that have its keys."""
+        numbered = number_keys(part.batch, look_up_rows=is_enforced(view.metadata))
         found, how = self._look_up(view, numbered.lookup)
-        with self.phases.timed("match"):
-            matches = without_staged_rows(found, batch)
-            matched = MatchedBatch(batch=batch, numbered=numbered, matches=matches)
-            judged = judge_moved_rows(view, match.known, matched, self._judge(view, matched))
-            dead = resolve_batch(matched, judged, is_in_place=in_place)
-            match.resolution.add(dead, part.rows)
         match.index = match.index or how
-        return matched
+        matches = without_staged_rows(found, part.batch)
+        return MatchedBatch(batch=part.batch, numbered=numbered, matches=matches)
+
+    def _judge_part(
+        self, view: TargetView, match: Match, part: BatchPart, matched: MatchedBatch
+    ) -> None:
+        """Add the dead rows of a part to `match`."""
+        judged = judge_moved_rows(view, match.known, matched, self._judge(view, matched))
+        dead = resolve_batch(matched, judged, is_in_place=self.options.is_in_place)
+        match.resolution.add(dead, part.rows)
 
     def _row_ids(
         self,
@@ -426,15 +427,13 @@ class Matcher:
         """What the index says; one that turns out damaged is built afresh, and asked again."""
         with self.phases.timed("index"):
             index, how = self.keeper.at_head(view.state, view.target, view.live)
-        with self.phases.timed("match"):
-            try:
-                return ask(index), how
-            except damage as error:
-                logger.warning("%s: the index is damaged: %s", view.state.name, error)
+        try:
+            return ask(index), how
+        except damage as error:
+            logger.warning("%s: the index is damaged: %s", view.state.name, error)
         with self.phases.timed("index"):
             index, how = self.keeper.at_head(view.state, view.target, view.live, rebuild=True)
-        with self.phases.timed("match"):
-            return ask(index), how
+        return ask(index), how
 
     def rebase(self, match: Match, work: Work) -> Match:
         """The same dead rows on the head that got there first; only what it touched is read.

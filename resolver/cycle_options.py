@@ -76,10 +76,12 @@ class Phases:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the time of a block to `name`."""
+        """Add the time of a block to `name`, but what other phases took of it."""
         clock = self.environment.runtime.clock
-        begin = clock.monotonic_ms()
+        begin, inner_ms = clock.monotonic_ms(), -sum(self.spent_ms.values())
         try:
             yield
         finally:
-            self.spent_ms[name] = self.spent_ms.get(name, 0.0) + clock.monotonic_ms() - begin
+            spent_ms = clock.monotonic_ms() - begin
+            inner_ms += sum(self.spent_ms.values())
+            self.spent_ms[name] = self.spent_ms.get(name, 0.0) + spent_ms - inner_ms
