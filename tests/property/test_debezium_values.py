@@ -247,6 +247,7 @@ def with_numbers(text: str) -> str:
     return re.sub(rf'"{NUMBER}([-0-9.]+)"', r"\1", text)
 
 
+@pytest.mark.slow
 @ANY_TIME
 @given(
     rows=st.lists(values, min_size=1, max_size=5),
@@ -293,6 +294,7 @@ def registry() -> Iterator[FakeRegistry]:
         yield started
 
 
+@pytest.mark.slow
 @ANY_TIME
 @given(
     rows=st.lists(values, min_size=1, max_size=5),
@@ -496,6 +498,7 @@ def test_what_nobody_said_is_refused_unless_it_says_itself(
         assert reasons(parse(FORMAT, SCHEMA, events, layout=layout)) == []
 
 
+@pytest.mark.slow
 @ANY_TIME
 @given(
     raw=st.binary(min_size=12, max_size=40),

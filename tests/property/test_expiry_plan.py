@@ -7,6 +7,7 @@ much of the list it has published. It knows nothing of markers, retention or his
 import itertools
 from collections import defaultdict
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -160,4 +161,4 @@ Histories.TestCase.settings = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-test_expiry_beside_a_model = Histories.TestCase
+test_expiry_beside_a_model = pytest.mark.slow(Histories.TestCase)

@@ -231,6 +231,7 @@ def test_table_on_a_failing_store_holds_what_was_done(seed: int, tmp_path) -> No
     goal("G9", operations=store.operations)
 
 
+@pytest.mark.slow
 def test_table_on_s3_under_faults_holds_what_was_done(tmp_path, monkeypatch) -> None:
     from tests.support.s3_server import Fault, fresh_bucket, s3_properties, s3_server
 

@@ -54,7 +54,11 @@ class StagedTable:
     ) -> None:
         catalog = memory_catalog(str(folder))
         self.table: Table = catalog.create_table(
-            "t.rows", schema, primary_key=["id"], partition_by=partition_by, properties=properties
+            "t.rows",
+            schema,
+            primary_key=["id"],
+            partition_by=partition_by,
+            properties={"commit.retry.min-wait-ms": "0", **(properties or {})},
         )
         self.environment = self.table.environment
         self.schema = schema

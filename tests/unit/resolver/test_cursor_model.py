@@ -5,6 +5,7 @@ The model is what `resolver.cursor` asks of a history, told from sets of the who
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ def by_whole_histories(state, patch):
     return answers(state)
 
 
+@pytest.mark.slow
 def test_history_that_is_read_from_its_head_on_answers_as_the_whole_one(monkeypatch):
     seen = Counter()
 

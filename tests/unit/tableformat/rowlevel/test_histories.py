@@ -194,6 +194,7 @@ def run_history(seed: int, isolation: str, statements: int, folder) -> History:
     return history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 def test_concurrent_statements_keep_their_isolation(tmp_path, isolation: str) -> None:
     history = run_history(7, isolation, 30, tmp_path)
