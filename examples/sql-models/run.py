@@ -31,7 +31,7 @@ def main(warehouse: str, database: str, tag: str | None = None) -> None:
         for model in MODELS:
             name = model.stem.partition("_")[2]
             connection.execute(f"CREATE OR REPLACE TABLE {name} AS {model.read_text()}")
-            [rows] = connection.execute(f"SELECT count(*) FROM {name}").fetchone()
+            [(rows,)] = connection.execute(f"SELECT count(*) FROM {name}").fetchall()
             print(f"{name}: {rows} rows")
         for source in SOURCES:  # the view is of this process
             connection.execute(f"DROP VIEW {source.replace('.', '_')}")

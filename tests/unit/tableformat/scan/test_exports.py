@@ -82,14 +82,15 @@ def test_files_that_metadata_counts_are_not_read(tmp_path):
 def test_duckdb_has_every_value(scan):
     duckdb = pytest.importorskip("duckdb")
     con = scan.to_duckdb()
-    assert con.sql("SELECT count(*) FROM rows WHERE exact = 1152921504606846977").fetchone() == (1,)
+    found = con.sql("SELECT id FROM rows WHERE exact = 1152921504606846977").fetchall()
+    assert len(found) == 1
     types = {name: kind for name, kind, *_ in con.sql("DESCRIBE rows").fetchall()}
     assert types["price"] == "DECIMAL(38,2)"
     assert types["unique"] == "UUID"
     assert types["nano"] == types["nano_instant"] == "TIMESTAMP_NS"
     assert types["moments"] == "TIMESTAMP_NS[]"
     query = "SELECT epoch_ns(nano), epoch_ns(nano_instant), epoch_ns(moments[1]), * FROM rows"
-    first = con.sql(f"{query} ORDER BY id").fetchone()
+    first, *_ = con.sql(f"{query} ORDER BY id").fetchall()
     assert first[:3] == (NANO, NANO, NANO)
     assert first[3 + 2] == Decimal("12345678901234567890.12")
     assert first[3 + 9] == uuid.UUID(int=5)
@@ -155,8 +156,8 @@ READS = {
     "duckdb": (
         "import duckdb; con = scan.to_duckdb(); con.sql('SET threads=1')\n"
         "con.sql('SET enable_progress_bar=false')\n"  # it is shown where a query takes long
-        "con.sql('SELECT count(*) FROM big WHERE id < 0').fetchone()",
-        "rows, _ = con.sql('SELECT count(*), max(length(note)) FROM big').fetchone()",
+        "con.sql('SELECT count(*) FROM big WHERE id < 0').fetchall()",
+        "[(rows, _)] = con.sql('SELECT count(*), max(length(note)) FROM big').fetchall()",
     ),
     "polars": (
         "import polars as pl; lazy = scan.to_polars(lazy=True)",
@@ -206,6 +207,6 @@ def test_damage_found_while_streaming_is_an_error_in_the_library(warehouse):
         file.seek(2000)
         file.write(b"\xff" * 64)
     with pytest.raises(Exception, match="location="):
-        table.scan().to_duckdb().sql("SELECT sum(length(note)) FROM big").fetchone()
+        table.scan().to_duckdb().sql("SELECT sum(length(note)) FROM big").fetchall()
     with pytest.raises(CorruptDataError):
         table.scan().to_arrow()
