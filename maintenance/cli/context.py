@@ -34,6 +34,7 @@ from tableformat.errors import InvalidInputError, NotFoundError, TableError
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells have it
 # What ends a command, SIGHUP when its terminal is closed; ignored below `nohup`, and so here.
 ENDINGS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+_SENT_AGAIN_S = 0.01  # the finalizer that a signal has met is over by then, or meets it again
 WIDTH, WIDTH_MIN = 80, 20  # characters, of a terminal that says none; of one that can be read
 
 
@@ -376,11 +377,21 @@ def _endings_interrupt() -> Iterator[None]:
     def end(number: int, _frame: FrameType | None) -> None:
         raise _Ended(number)
 
+    def send_again(lost: sys.UnraisableHookArgs) -> None:
+        # Python only prints what is raised in a finalizer: the command would go on.
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            tell(lost)
+            return
+        number = getattr(lost.exc_value, "number", signal.SIGINT)
+        threading.Timer(_SENT_AGAIN_S, os.kill, (os.getpid(), number)).start()
+
+    tell, sys.unraisablehook = sys.unraisablehook, send_again
     for number in taken:
         signal.signal(number, end)
     try:
         yield
     finally:
+        sys.unraisablehook = tell
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
 

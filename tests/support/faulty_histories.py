@@ -34,6 +34,7 @@ from tests.support.s3_server import fresh_bucket, s3_server
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = "s.rows"
 HANGS_AFTER_S = 90.0
+IMPATIENT_S = 3.0  # of a command that meets faults; the first request of a cold server takes longer
 UNKNOWN = re.compile(r"may or may not|unknown|answer of the commit was lost|may have", re.I)
 LINES_MAX = 6
 _ANYBODY = "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/s3/aws4_request"
@@ -76,14 +77,25 @@ class Commands:
         with self._process:  # closes its pipes, which ends it, and waits
             pass
 
-    def run(self, argv: list[str], *, kill: tuple[float, int] | None = None) -> Ended:
+    def run(
+        self,
+        argv: list[str],
+        *,
+        kill: tuple[float, int] | None = None,
+        read_timeout_s: float | None = IMPATIENT_S,
+    ) -> Ended:
         """Run one to its end; `kill`: seconds after its start, and the signal."""
         self._count += 1
         out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         started = time.monotonic()
-        request = {"argv": argv, "out": str(out), "err": str(err)}
+        request = {
+            "argv": argv,
+            "out": str(out),
+            "err": str(err),
+            "read_timeout_s": read_timeout_s,
+        }
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         pid = int(self._process.stdout.readline().split()[1])
@@ -196,8 +208,7 @@ class BucketWorld:
             "s3.region": "us-east-1",
             "s3.access-key-id": "testing",
             "s3.secret-access-key": "testing-secret",
-            "s3.request-timeout": "1.5",
-            "s3.connect-timeout": "1",
+            **({} if clean else {"s3.request-timeout": "1.5", "s3.connect-timeout": "1"}),
         }
         return ["--catalog", "bucket", *_properties(given)]
 
@@ -356,7 +367,11 @@ class History:
             if rng.random() < 0.12:
                 kill = (rng.uniform(0.03, 0.9), rng.choice([signal.SIGTERM, signal.SIGKILL]))
         self.world.proxy.faults[:] = self.faults
-        ended = self.commands.run([*self.world.options(clean=clean), *argv], kill=kill)
+        ended = self.commands.run(
+            [*self.world.options(clean=clean), *argv],
+            kill=kill,
+            read_timeout_s=None if clean else IMPATIENT_S,
+        )
         ended.argv = list(argv)
         self.world.proxy.faults.clear()
         used = [

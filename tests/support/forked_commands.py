@@ -2,8 +2,8 @@
 
     python -m tests.support.forked_commands < requests > notices
 
-A request is a line of JSON: `argv`, `out` and `err` (files). Notices are `started PID` and
-`ended PID STATUS`. Time-outs of HTTP requests are those of a test, not of a day's work.
+A request is a line of JSON: `argv`, `out` and `err` (files), and `read_timeout_s` of the REST
+client, or null for the product's. Notices are `started PID` and `ended PID STATUS`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import resolver
 import tableformat
 import tableformat.catalog.rest_client
 
-_READ_TIMEOUT_S = 3.0
 _PACKAGES = (tableformat, resolver, maintenance, lock)
 _NOT_HERE = ("spark", "kafka", "registry", "duckdb")  # what starts threads, or is not installed
 
@@ -71,7 +70,8 @@ def _start(request: dict[str, Any]) -> int:
             os.close(file)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        tableformat.catalog.rest_client._READ_TIMEOUT_S = _READ_TIMEOUT_S
+        if request["read_timeout_s"]:
+            tableformat.catalog.rest_client._READ_TIMEOUT_S = request["read_timeout_s"]
         sys.argv = ["icefold", *request["argv"]]
         try:
             maintenance.cli.start.main()

@@ -198,6 +198,36 @@ def test_interrupted_ingest_says_what_is_staged(warehouse, more, number, code, w
     assert staged(warehouse) == 4
 
 
+SIGNAL_MEETS_A_FINALIZER = """
+import signal, sys, threading, weakref
+import click
+from maintenance.cli.context import GuardedGroup
+
+@click.group(cls=GuardedGroup)
+def group():
+    pass
+
+@group.command()
+def wait():
+    dead = threading.Event()
+    weakref.finalize(dead, signal.raise_signal, int(sys.argv.pop()))
+    del dead
+    threading.Event().wait(60)
+
+group(["wait"])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.usefixtures("interruptible")
+def test_signal_that_meets_a_finalizer_still_ends_the_command(number, code) -> None:
+    """Seed 1012 of the faulty histories: a connection was closed, and Python printed the signal."""
+    words = [sys.executable, "-c", SIGNAL_MEETS_A_FINALIZER, str(int(number))]
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == code
+    assert done.stderr in ("icefold: interrupted\n", "icefold: terminated\n")
+
+
 def snapshots(warehouse) -> list:
     table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
     return table.state.metadata.snapshots
