@@ -15,6 +15,7 @@ from tableformat import table_key
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit import declarations, evolution
 from tableformat.commit.property_check import check_properties
+from tableformat.commit.request import check_publishing
 from tableformat.environment import Environment
 from tableformat.html_text import rows_html
 from tableformat.inspect.snapshot_list import SnapshotList, snapshot_text
@@ -163,6 +164,7 @@ class TableStructure:
                 names a column that the table does not have.
         """
         check_properties(updates or {}, self.refresh().schema())
+        check_publishing(updates or {}, self.state.metadata.format_version, table=self.state.name)
         return self._changed(evolution.update_properties, updates=updates, removals=remove)
 
     def set_immutable_columns(

@@ -3,7 +3,8 @@
 Staged changes count as newer than all that `main` has when they are published, so a change wins
 over a loaded row whenever it was staged, if only nothing is published until the load is through:
 
-1. a table property says that a load goes on. While it stands, no change is published: `resolve`
+1. the first piece is written, so that files which do not fit fail before anything has begun; a
+   table property says that a load goes on. While it stands, no change is published: `resolve`
    does nothing, and a publish that had begun is refused;
 2. the pieces of the files are appended, one commit each, with the load's name and the number of
    the piece in the summary (`batch_commit`): each piece lands once, whatever is repeated. A commit
@@ -95,7 +96,8 @@ def load_files(
 
     Raises:
         InvalidInputError: The table is not empty; another load is unfinished; a key is twice in a
-            piece; a row does not fit.
+            piece; a row does not fit. Nothing is begun where the columns of a file do not fit, or
+            a row of the first piece: the corrected files can be loaded.
         FencedError: Changes were published since the load began.
         TableError: The store or catalog failed. The same call goes on.
 
@@ -104,34 +106,51 @@ def load_files(
     state = environment.catalog.load_table(identifier)
     _check_table(state)
     query = QUERY_PREFIX + source.fingerprint
-    pieces = source.pieces()
     done = committed_batch(state, MAIN_BRANCH, query)
     record = read_load(state)
+    pieces = source.pieces(state.metadata.schema() if record is None and done is None else None)
+    result = LoadResult(skipped_pieces=0 if done is None else done + 1)
+    left = pieces[result.skipped_pieces :]
+    ahead: list[DataFile] | None = None
     if record is None:
-        if done is not None and done >= len(pieces) - 1:
+        if done is not None and not left:
             return LoadResult(skipped_pieces=len(pieces))
         if not assume_new_keys:
             _check_empty(state)
-        record = LoadRecord(query, _cursor(state))
-        text = json.dumps(asdict(record))
-        state = update_properties(environment, identifier, updates={LOAD: text})
-        environment.runtime.fail_point("load.begun")
-    elif record.load != query:
+        if left:
+            ahead = _write(environment, state, source, left[0])
+        record = _begin(environment, identifier, query, assume_new_keys=assume_new_keys)
+    if record.load != query:
         raise InvalidInputError(
             "a load of other files is unfinished on the table",
             action="run that one again with the files as they were, or end it with --abandon",
             table=state.name,
             load=record.load,
         )
-    result = LoadResult(skipped_pieces=0 if done is None else done + 1)
-    for number in range(result.skipped_pieces, len(pieces)):
+    for number, piece in enumerate(left, result.skipped_pieces):
         result = _load_piece(
-            environment, identifier, source, pieces[number], record, number, result
+            environment, identifier, source, piece, record, number, result, written=ahead
         )
+        ahead = None
         progress(result)
     environment.runtime.fail_point("load.before_end")
     abandon_load(environment, identifier)
     return result
+
+
+def _begin(
+    environment: Environment, identifier: Identifier, query: str, *, assume_new_keys: bool
+) -> LoadRecord:
+    state = environment.catalog.load_table(identifier)
+    record = read_load(state)
+    if record is not None:  # begun by another process meanwhile
+        return record
+    if not assume_new_keys:
+        _check_empty(state)
+    record = LoadRecord(query, _cursor(state))
+    update_properties(environment, identifier, updates={LOAD: json.dumps(asdict(record))})
+    environment.runtime.fail_point("load.begun")
+    return record
 
 
 def abandon_load(environment: Environment, identifier: Identifier) -> bool:
@@ -151,10 +170,12 @@ def _load_piece(
     record: LoadRecord,
     number: int,
     before: LoadResult,
+    *,
+    written: list[DataFile] | None,
 ) -> LoadResult:
     state = environment.catalog.load_table(identifier)
     _check_goes_on(state, record)
-    files = _write(environment, state, source, piece)
+    files = _write(environment, state, source, piece) if written is None else written
     environment.runtime.fail_point("load.before_commit")
     commit_batch(
         environment,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedErro
 from tableformat.spec.decimal_casts import parse_decimals
 from tableformat.spec.types import arrow_schema
 from tableformat.spec.unicode import check_unicode
+from tableformat.write.data_files import check_row_columns
 
 PIECE_BYTES = 256 << 20  # of row groups before compression, of CSV as it lies there
 PARQUET, CSV = "parquet", "csv"
@@ -63,12 +65,19 @@ class LoadSource:
         said = json.dumps([self.kind, PIECE_BYTES, self.files])
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
-    def pieces(self) -> list[tuple[Part, ...]]:
-        """The pieces, in order. Reads the footers of Parquet files."""
+    def pieces(self, schema: Schema | None = None) -> list[tuple[Part, ...]]:
+        """The pieces, in order. Reads the footers of Parquet files.
+
+        Args:
+            schema: The columns that each file has to fit; of CSV the first block is looked at.
+
+        Raises:
+            InvalidInputError: A file cannot be read, or its columns do not fit.
+        """
         found: list[tuple[Part, ...]] = []
         parts: list[Part] = []
         filled = 0
-        for path, first, stop, size in self._groups():
+        for path, first, stop, size in self._groups(schema):
             if parts and filled + size > PIECE_BYTES:
                 found.append(tuple(parts))
                 parts, filled = [], 0
@@ -79,12 +88,18 @@ class LoadSource:
                 parts.append(Part(path, first, stop))
         return [*found, tuple(parts)] if parts else found
 
-    def _groups(self) -> Iterator[tuple[str, int, int, int]]:
+    def _groups(self, schema: Schema | None) -> Iterator[tuple[str, int, int, int]]:
         for path, size in self.files:
             if self.kind == CSV:
+                if schema is not None:
+                    with _telling(path):
+                        for batch in islice(self._csv(path, schema), 1):
+                            check_row_columns(batch.schema, schema)
                 yield path, 0, 1, size
                 continue
             with _telling(path), self._open(path) as file:
+                if schema is not None:
+                    check_row_columns(file.schema_arrow, schema)
                 sizes = [
                     file.metadata.row_group(number).total_byte_size
                     for number in range(file.metadata.num_row_groups)

@@ -23,7 +23,7 @@ from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.cdc.schema_evolution import evolve_table
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.declarations import declare_sequence_column
-from tableformat.commit.request import check_writable
+from tableformat.commit.request import check_publishing, check_writable
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import define_sequence, immutable_columns
@@ -208,6 +208,7 @@ def plan_sink(
 
 def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
     check_writable(state.metadata, table=state.name)
+    check_publishing(state.metadata.properties, state.metadata.format_version, table=state.name)
     check_sink_takes(
         choice.factory.mode,
         format_name=choice.identifier,

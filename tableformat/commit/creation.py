@@ -9,7 +9,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from tableformat.catalog.base import TableState
+from tableformat.catalog.new_table import wanted_version
 from tableformat.commit.property_check import check_properties
+from tableformat.commit.request import check_publishing
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import FORBIDDEN, NO_KEY, Enforcement, define_immutable
@@ -63,6 +65,7 @@ def create_table(
     check_new_column_names(field.name for field in definition.fields)
     spec = define_partition_spec(definition, partition_by)
     check_properties(properties or {}, definition)
+    check_publishing(properties or {}, wanted_version(properties or {}), table=name)
     all_properties = KEPT_HISTORY | dict(properties or {})
     by_hand = all_properties.get(IMMUTABLE_COLUMNS, "").split(",")
     immutable = [name.strip() for name in by_hand if name.strip()]

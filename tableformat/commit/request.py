@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Operation
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent
+from tableformat.spec.properties import publishing
 
 ENCRYPTION_KEY = "encryption.key-id"
 WRITABLE_FROM = 2  # v1 has neither sequence numbers nor deletes
@@ -54,6 +55,20 @@ def check_v3(metadata: TableMetadata, *, table: str, what: str, why: str) -> Non
         raise UnsupportedError(
             f"cannot {what} a v{metadata.format_version} table: {why} need v3",
             action=UPGRADE,
+            table=table,
+        )
+
+
+def check_publishing(properties: Mapping[str, str], format_version: int, *, table: str) -> None:
+    """Refuse staged rows that no cycle could publish.
+
+    Raises:
+        UnsupportedError: They are to be written once more, with row ids, on a v1 or v2 table.
+    """
+    if format_version < 3 and publishing(properties) == "rewrite":
+        raise UnsupportedError(
+            f"icefold.publish=rewrite keeps row ids, which a v{format_version} table does not have",
+            action=f"set icefold.publish to link; or {UPGRADE}",
             table=table,
         )
 

@@ -121,6 +121,15 @@ def conform_rows(
     return full_schema, conformed if finish is None else map(finish, conformed)
 
 
+def check_row_columns(given: pa.Schema, schema: Schema) -> None:
+    """Check names and types of the columns that rows come in, as `write_data_files` does.
+
+    Raises:
+        InvalidInputError: See `check_columns`.
+    """
+    check_columns(given, _with_lineage(schema, given))
+
+
 def _computing(
     schema: Schema, properties: Mapping[str, str], stored: StoredChoice
 ) -> Finish | None:

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
-from tableformat.commit.request import check_v3, check_writable
+from tableformat.commit.request import check_publishing, check_v3, check_writable
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.paths import data_file_locations, equality_delete_locations
@@ -153,6 +153,7 @@ def check_stageable(state: TableState, branch: str) -> None:
             action="stage on 'staging' and run resolve",
         )
     check_writable(state.metadata, table=state.name)
+    check_publishing(state.metadata.properties, state.metadata.format_version, table=state.name)
     state.required_key_ids("stage on")
 
 

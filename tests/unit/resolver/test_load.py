@@ -255,6 +255,37 @@ def test_key_that_stands_twice_is_refused_with_its_value(world):
     assert world.rows() == {}
 
 
+def test_bad_first_file_begins_nothing_and_the_corrected_one_is_simply_loaded(world):
+    path = world.files / "part-0.parquet"
+    good = path.read_bytes()
+    doubled = pa.concat_tables([as_table({7: "a"}), as_table({7: "b"})])
+    nameless = pa.table({"id": pa.array([1, None]), "note": ["a", "b"]})
+    for bad in (doubled, nameless, pa.table({"id": ["x"], "note": ["a"]})):
+        pq.write_table(bad, path)
+        with pytest.raises(InvalidInputError):
+            world.load()
+        assert read_load(world.table.refresh().state) is None
+    path.write_bytes(good)
+    world.load()
+    assert world.rows() == world.loaded
+
+
+@pytest.mark.parametrize("name", ["z.parquet", "z.csv"])
+def test_last_file_whose_columns_do_not_fit_is_told_before_anything_is_begun(world, name):
+    if name.endswith("csv"):
+        for number in range(2):
+            (world.files / f"part-{number}.parquet").unlink()
+            rows = "".join(f"{200 * number + key},b\n" for key in range(200))
+            (world.files / f"part-{number}.csv").write_text(f"id,note\n{rows}")
+        (world.files / name).write_text("id,notes\n300,c\n")
+    else:
+        pq.write_table(pa.table({"id": [300], "notes": ["c"]}), world.files / name)
+    with pytest.raises(InvalidInputError, match="notes"):
+        world.load()
+    assert world.rows() == {}
+    assert read_load(world.table.refresh().state) is None
+
+
 @pytest.mark.parametrize(("text", "number"), [
     ("98765432109876543210987654321098765", None), ("1E+30", None), ("1.23456789012", None),
     ("1.5x", None), (" 1.5 ", "1.5"), ("1e5", "100000"), ("7.1" + "0" * 60, "7.1"),

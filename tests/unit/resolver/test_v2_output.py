@@ -15,6 +15,7 @@ from resolver.index_check import verify
 from resolver.target import live_files
 from tableformat import InvalidInputError, UnsupportedError
 from tableformat.commit.refs import rollback
+from tests.support.another_tool import set_unchecked
 from tests.support.row_model import assert_holds
 from tests.support.staged_tables import BASE, EVERYTHING, StagedTable, keys
 
@@ -234,10 +235,28 @@ def test_what_needs_v3_is_refused_in_one_line_before_anything_is_written(staged)
         with pytest.raises(UnsupportedError, match=r"v2 table: .* need v3.*icefold table upgrade"):
             call()
         assert table.refresh().metadata_location == before
-    table.stage(deletes=keys(1))
-    table.set_properties({"icefold.publish": "rewrite"})
+
+
+def test_table_that_is_made_to_publish_by_rewrite_is_refused(tmp_path):
     with pytest.raises(UnsupportedError, match=r"icefold\.publish=rewrite"):
-        resolve(table)
+        StagedTable(tmp_path, properties={**V2, "icefold.publish": "rewrite"})
+
+
+def test_publish_by_rewrite_is_refused_where_it_is_set_and_where_rows_are_staged(staged):
+    table = staged.table
+    with pytest.raises(UnsupportedError, match=r"icefold\.publish=rewrite"):
+        table.set_properties({"icefold.publish": "rewrite"})
+    table.stage(deletes=keys(1))
+    set_unchecked(table, {"icefold.publish": "rewrite"})  # by another tool
+    before = table.refresh().metadata_location
+    for call in (
+        lambda: table.stage(deletes=keys(2)),
+        lambda: table.write_changes(staged.rows((2, "eu", "x"))),
+        lambda: resolve(table),
+    ):
+        with pytest.raises(UnsupportedError, match=r"icefold\.publish=rewrite"):
+            call()
+        assert table.refresh().metadata_location == before
     table.set_properties({"icefold.publish": "link"})
     assert resolve(table).deleted_rows == 1
 
