@@ -12,19 +12,13 @@ import pytest
 
 from tests.support.fault_proxy import Fault
 from tests.support.faulty_histories import (
-    BucketWorld,
+    MAKERS,
     Commands,
-    DatabaseWorld,
     History,
-    RestWorld,
-    bucket_world,
-    database_world,
-    rest_world,
+    World,
 )
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.interop]
-World = RestWorld | BucketWorld | DatabaseWorld
-MAKERS = {"rest": rest_world, "s3": bucket_world, "postgres": database_world}
 
 
 @pytest.fixture
@@ -38,7 +32,8 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made = MAKERS[request.param](tmp_path)
     yield made
-    made.proxy.refuse_connections()
+    for proxy in made.proxies:
+        proxy.refuse_connections()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,8 @@ from tests.support.ports import free_port
 PAGE = b"<html><body><h1>Sign in to the network</h1></body></html>"
 _UPSTREAM_TIMEOUT_S = 60.0
 _OF_ONE_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
+# Compressed, nobody here could tell which answers show a table.
+_NOT_SENT_ON = _OF_ONE_HOP - {"content-length"} | {"accept-encoding"}
 
 
 @dataclass
@@ -63,8 +66,28 @@ class Fault:
         return bool(re.fullmatch(self.method, method) and re.search(self.path, path))
 
 
+_taking = threading.Lock()
+
+
+def next_fault(faults: Iterable[Fault], method: str, path: str) -> Fault | None:
+    """The fault of a request, and note it as used; proxies may share faults."""
+    with _taking:
+        for fault in faults:
+            if fault.times <= 0 or not fault.fits(method, path):
+                continue
+            if fault.skip > 0:
+                fault.skip -= 1
+                continue
+            fault.times -= 1
+            fault.used += 1
+            return fault
+    return None
+
+
 @dataclass
-class _Answer:
+class Answer:
+    """Of a server, as a client gets it."""
+
     status: int
     headers: list[tuple[str, str]]
     body: bytes
@@ -83,8 +106,9 @@ class FaultProxy:
         self.requests: list[str] = []
         self.connections: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._versions: dict[str, list[_Answer]] = {}  # bodies of loaded tables, oldest first
+        self._versions: dict[str, list[Answer]] = {}  # bodies of loaded tables, oldest first
         self._server: ThreadingHTTPServer | None = None
+        self._under_way = 0  # requests that the server has and has not answered
         self.listen()
 
     def listen(self) -> None:
@@ -113,26 +137,33 @@ class FaultProxy:
         """The fault of this request, and note it as used."""
         with self._lock:
             self.requests.append(f"{method} {path}")
-            for fault in self.faults:
-                if fault.times <= 0 or not fault.fits(method, path):
-                    continue
-                if fault.skip > 0:
-                    fault.skip -= 1
-                    continue
-                fault.times -= 1
-                fault.used += 1
-                return fault
-        return None
+        return next_fault(self.faults, method, path)
 
     def forward(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
-    ) -> _Answer:
+    ) -> Answer:
         """What the server says. Remembers each version of what a `GET` or a commit shows."""
+        with self._lock:
+            self._under_way += 1
+        try:
+            return self._forward(method, path, headers, body)
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+    def settle(self) -> None:
+        """Wait until the server has answered what it was sent, also by a client that is gone."""
+        while self._under_way:
+            time.sleep(0.01)
+
+    def _forward(
+        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Answer:
         connection = HTTPConnection(self._host, self._upstream_port, timeout=_UPSTREAM_TIMEOUT_S)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in headers:
-                if name.lower() not in _OF_ONE_HOP - {"content-length"}:
+                if name.lower() not in _NOT_SENT_ON:
                     connection.putheader(name, value)
             connection.endheaders(body or None)
             answer = _read(connection.getresponse(), method)
@@ -149,7 +180,7 @@ class FaultProxy:
                     known.append(answer)
         return answer
 
-    def older(self, path: str, back: int) -> _Answer | None:
+    def older(self, path: str, back: int) -> Answer | None:
         """What `path` showed `back` versions ago."""
         with self._lock:
             known = self._versions.get(path, [])
@@ -205,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             threading.Timer(fault.delay_s, _quietly, [self.proxy, sent]).start()
             self._reset()
             return
-        made_up = _Answer(
+        made_up = Answer(
             fault.status, [("Content-Type", "text/html"), *fault.headers.items()], fault.body
         )
         if kind == "refuse":
@@ -224,11 +255,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind == "reset":
             self._reset()
         elif kind == "short":
-            self._send(_Answer(answer.status, answer.headers, answer.body[: len(answer.body) // 2]))
+            self._send(Answer(answer.status, answer.headers, answer.body[: len(answer.body) // 2]))
         else:
             self._send(answer, cut=kind == "cut")
 
-    def _send(self, answer: _Answer, *, cut: bool = False) -> None:
+    def _send(self, answer: Answer, *, cut: bool = False) -> None:
         self.send_response_only(answer.status)
         for name, value in answer.headers:
             self.send_header(name, value)
@@ -260,8 +291,8 @@ def _quietly(proxy: FaultProxy, sent: tuple[str, str, list[tuple[str, str]], byt
         proxy.forward(*sent)
 
 
-def _read(reply: HTTPResponse, method: str) -> _Answer:
+def _read(reply: HTTPResponse, method: str) -> Answer:
     body = reply.read()
     keep = _OF_ONE_HOP if method != "HEAD" else _OF_ONE_HOP - {"content-length"}
     headers = [(name, value) for name, value in reply.getheaders() if name.lower() not in keep]
-    return _Answer(reply.status, headers, body)
+    return Answer(reply.status, headers, body)

@@ -18,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import requests
 
 from tests.support.database_proxy import DatabaseProxy
-from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.fault_proxy import Answer, Fault, FaultProxy
 from tests.support.interop_engines import duckdb_connection
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.rest_catalog import rest_server
@@ -115,6 +115,7 @@ class RestWorld:
 
     def __init__(self, uri: str, warehouse: str, lock_folder: Path) -> None:
         self.upstream, self.proxy = uri, FaultProxy(uri)
+        self.proxies = [self.proxy]
         self.warehouse, self.lock_folder = warehouse, lock_folder
 
     def options(self, *, clean: bool) -> list[str]:
@@ -197,6 +198,7 @@ class BucketWorld:
 
     def __init__(self, endpoint: str, bucket: str, folder: Path) -> None:
         self.upstream, self.proxy = endpoint, FaultProxy(endpoint)
+        self.proxies = [self.proxy]
         self.bucket, self.database, self.folder = bucket, folder / "catalog.db", folder
 
     def options(self, *, clean: bool) -> list[str]:
@@ -204,13 +206,18 @@ class BucketWorld:
             "type": "sql",
             "uri": f"sqlite:///{self.database}",
             "warehouse": f"s3://{self.bucket}/wh",
-            "s3.endpoint": self.upstream if clean else self.proxy.uri,
-            "s3.region": "us-east-1",
             "s3.access-key-id": "testing",
             "s3.secret-access-key": "testing-secret",
+        }
+        return ["--catalog", "bucket", *_properties(given | self.reached(clean=clean))]
+
+    def reached(self, *, clean: bool) -> dict[str, str]:
+        """Where the bucket is, for whoever has keys."""
+        return {
+            "s3.endpoint": self.upstream if clean else self.proxy.uri,
+            "s3.region": "us-east-1",
             **({} if clean else {"s3.request-timeout": "1.5", "s3.connect-timeout": "1"}),
         }
-        return ["--catalog", "bucket", *_properties(given)]
 
     def metadata(self, table: str) -> dict[str, Any]:
         with sqlite3.connect(self.database, timeout=30) as connection:
@@ -259,6 +266,49 @@ class BucketWorld:
         return [one]
 
 
+class _Vending(FaultProxy):
+    """Keys that a server hands out with a table end `life_s` after it did."""
+
+    life_s = 3600.0
+
+    def forward(self, *sent: Any) -> Answer:
+        answer = super().forward(*sent)
+        if b'"s3.access-key-id"' not in answer.body:
+            return answer
+        reply = json.loads(answer.body)
+        ends_ms = str(int((time.time() + self.life_s) * 1000))
+        for given in (reply["config"], *(one["config"] for one in reply["storage-credentials"])):
+            given["s3.session-token-expires-at-ms"] = ends_ms
+        return replace(answer, body=json.dumps(reply).encode())
+
+
+class RestBucketWorld(RestWorld):
+    """Tables of a REST catalog that hands out the keys of their bucket, a proxy before each."""
+
+    kind = "rest-s3"
+
+    def __init__(self, uri: str, warehouse: str, lock_folder: Path) -> None:
+        super().__init__(uri, warehouse, lock_folder)
+        self.proxy.refuse_connections()
+        self.proxy = self.vending = _Vending(uri)
+        self.bucket = BucketWorld(s3_server().endpoint, "", lock_folder)
+        self.bucket.proxy.faults = self.proxy.faults  # one list, of both
+        self.proxies = [self.proxy, self.bucket.proxy]
+
+    def options(self, *, clean: bool) -> list[str]:
+        return [*super().options(clean=clean), *_properties(self.bucket.reached(clean=clean))]
+
+    def draw(self, rng: random.Random) -> list[Fault]:
+        self.vending.life_s = rng.choice([-1.0, 0.3, 3600.0, 3600.0])
+        of_catalog = super().draw(rng) if rng.random() < 0.6 else []
+        if of_catalog and rng.random() < 0.6:
+            return of_catalog
+        of_bucket = self.bucket.draw(rng)
+        for one in of_bucket:
+            one.path = f"^/bucket-.*{one.path}"
+        return [*of_catalog, *of_bucket]
+
+
 class DatabaseWorld:
     """Catalog and lock in PostgreSQL behind a proxy; files on the disk."""
 
@@ -267,6 +317,7 @@ class DatabaseWorld:
     def __init__(self, server: PostgresServer, folder: Path) -> None:
         self.server, self.folder = server, folder
         self.proxy = DatabaseProxy(server.port)
+        self.proxies = [self.proxy]
         self.name = folder.name  # part of every key of the catalog
 
     def options(self, *, clean: bool) -> list[str]:
@@ -297,11 +348,14 @@ class DatabaseWorld:
         return [one]
 
 
+World = RestWorld | BucketWorld | DatabaseWorld
+
+
 @dataclass
 class History:
     """One seed. `failures` is empty if all went as it has to."""
 
-    world: RestWorld | BucketWorld | DatabaseWorld
+    world: World
     commands: Commands
     seed: int
     table: str = ""
@@ -373,6 +427,8 @@ class History:
             read_timeout_s=None if clean else IMPATIENT_S,
         )
         ended.argv = list(argv)
+        for proxy in self.world.proxies:
+            proxy.settle()
         self.world.proxy.faults.clear()
         used = [
             f"{f.kind} {f.method} {f.status} x{f.used} skip={f.skip} back={f.back}"
@@ -445,12 +501,15 @@ class History:
             "-o",
             "layout=flat",
         ]
-        before = self._heads().get("staging")
-        tries = 0
+        before = at_start = self._heads().get("staging")
+        tries, was_late = 0, False
         while True:
             ended = self._icefold(*argv, clean=clean or tries > 2)
+            was_late |= any(fault.kind == "late" and fault.used for fault in self.faults)
             after = self._heads().get("staging")
-            self._check_claim(ended, landed=before != after)
+            if ended.code == 0 or not was_late:  # what an earlier try sent may land in this one
+                self._check_claim(ended, landed=after != (at_start if ended.code else before))
+            at_start = after
             if ended.code == 0:
                 break
             if tries > 3:
@@ -620,6 +679,13 @@ def rest_world(folder: Path) -> RestWorld:
     return RestWorld(server.uri, server.warehouse, folder / "lock")
 
 
+def rest_bucket_world(folder: Path) -> RestBucketWorld:
+    """Of the server of this test run."""
+    (folder / "rest-lock").mkdir()
+    server = rest_server(in_bucket=True)
+    return RestBucketWorld(server.uri, server.warehouse, folder / "rest-lock")
+
+
 def bucket_world(folder: Path) -> BucketWorld:
     """With a bucket of its own."""
     return BucketWorld(s3_server().endpoint, fresh_bucket(), folder)
@@ -630,15 +696,22 @@ def database_world(folder: Path) -> DatabaseWorld:
     return DatabaseWorld(postgres_server(), folder)
 
 
+MAKERS = {
+    "rest": rest_world,
+    "s3": bucket_world,
+    "rest-s3": rest_bucket_world,
+    "postgres": database_world,
+}
+
+
 def main() -> None:
     """`python -m tests.support.faulty_histories FIRST COUNT [KIND...]`: prints what is wrong."""
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    kinds = sys.argv[3:] or ["rest", "s3", "postgres"]
+    kinds = sys.argv[3:] or [*MAKERS]
     with tempfile.TemporaryDirectory(prefix="icefold-faults-") as name:
         folder = Path(name)
         os.chdir(folder)
-        makers = {"rest": rest_world, "s3": bucket_world, "postgres": database_world}
-        both = [makers[kind](folder) for kind in kinds]
+        both = [MAKERS[kind](folder) for kind in kinds]
         commands = Commands(folder)
         for done, seed in enumerate(range(first, first + count), 1):
             history = History(both[seed % len(both)], commands, seed)

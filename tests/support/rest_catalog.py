@@ -1,7 +1,7 @@
 """Apache Iceberg's own REST catalog server (its test fixture) for tests, on loopback.
 
 Its jars are in `.cache`, from Maven Central; where mvn or java is missing, the tests say so and are
-skipped. One server per test process, emptied for each test that asks for it.
+skipped. One server per test process and place of files, emptied for each test that asks for it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from tests.support.guard import let_run, stop_with_this_process
 from tests.support.maven import CACHE, fetch_jars
 from tests.support.ports import free_port
+from tests.support.s3_server import SECRET, fresh_bucket, s3_server
 
 ICEBERG = "1.11.0"  # the newest release whose test jars are published
 _JETTY = "12.1.2"
@@ -38,8 +39,15 @@ _JARS = (
     "org.xerial:sqlite-jdbc:3.50.3.0",
     "org.slf4j:slf4j-simple:2.0.17",
 )
+_S3_JARS = (
+    f"org.apache.iceberg:iceberg-aws:{ICEBERG}",
+    f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",
+    "dev.failsafe:failsafe:3.3.2",
+)
+_S3_JAR_FOLDER = CACHE / f"rest-catalog-s3-{ICEBERG}"
 _JAR_FOLDER = CACHE / f"rest-catalog-{ICEBERG}-jetty-{_JETTY}"
 _START_TIMEOUT_S = 60.0
+VENDED_KEY = "of-the-catalog"
 
 
 @dataclass(frozen=True)
@@ -57,9 +65,13 @@ def missing_rest_server() -> str | None:
     return fetch_jars(_JAR_FOLDER, _JARS, transitive=True)
 
 
-def rest_server() -> RestServer:
-    """The server of this test run, without any namespace or table."""
-    server = _running_server()
+def rest_server(*, in_bucket: bool = False) -> RestServer:
+    """The server of this test run, without any namespace or table.
+
+    Args:
+        in_bucket: Its tables are in a bucket of `s3_server`, whose keys it hands out.
+    """
+    server = _running_server(in_bucket)
     client = RestCatalog("clean-up", uri=server.uri)
     pending: list[tuple[str, ...]] = [()]
     namespaces = []
@@ -75,13 +87,16 @@ def rest_server() -> RestServer:
 
 
 @functools.cache
-def _running_server() -> RestServer:
+def _running_server(in_bucket: bool) -> RestServer:
     missing = missing_rest_server()
+    if missing is None and in_bucket:
+        missing = fetch_jars(_S3_JAR_FOLDER, _S3_JARS, transitive=False)
     if missing is not None:
         pytest.skip(missing)
     folder = Path(tempfile.mkdtemp(prefix="icefold-rest-"))
     port = free_port()
-    server = RestServer(f"http://127.0.0.1:{port}", f"file://{folder}/wh")
+    place = f"s3://{fresh_bucket()}/wh" if in_bucket else f"file://{folder}/wh"
+    server = RestServer(f"http://127.0.0.1:{port}", place)
     settings = {
         "CATALOG_WAREHOUSE": server.warehouse,
         "CATALOG_REST_PORT": str(port),
@@ -91,9 +106,10 @@ def _running_server() -> RestServer:
         "CATALOG_JDBC_PASSWORD": "password",
         "CATALOG_JDBC_SCHEMA__VERSION": "V1",
         "CATALOG_JDBC_STRICT__MODE": "true",  # no table in a missing namespace
+        **(_in_bucket() if in_bucket else {}),
     }
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-    class_path = f"{_JAR_FOLDER}/*"
+    class_path = f"{_JAR_FOLDER}/*:{_S3_JAR_FOLDER}/*"
     command = ["java", *options, "-cp", class_path, "org.apache.iceberg.rest.RESTCatalogServer"]
     log = folder / "rest.log"
     with log.open("wb") as output:
@@ -104,6 +120,18 @@ def _running_server() -> RestServer:
     _wait_until_up(server, process, log)
     let_run(process)
     return server
+
+
+def _in_bucket() -> dict[str, str]:
+    return {
+        "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
+        "CATALOG_S3_ENDPOINT": s3_server().endpoint,
+        "CATALOG_S3_PATH__STYLE__ACCESS": "true",
+        "CATALOG_S3_ACCESS__KEY__ID": VENDED_KEY,
+        "CATALOG_S3_SECRET__ACCESS__KEY": SECRET,
+        "CATALOG_INCLUDE__CREDENTIALS": "true",
+        "AWS_REGION": "us-east-1",
+    }
 
 
 def _wait_until_up(server: RestServer, process: subprocess.Popen[bytes], log: Path) -> None:
