@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Snapshot
@@ -35,6 +36,7 @@ from tableformat.errors import (
     CorruptDataError,
     FencedError,
     InvalidInputError,
+    TableError,
 )
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.decimal_text import parse_decimal
@@ -221,51 +223,68 @@ def commit_batch(
     Raises:
         CommitConflictError: The head kept moving.
         CommitUnknownError: The last attempt may have landed. Calling again settles it.
+        TableError: Something else failed; if an attempt before may have landed, it says so.
 
     Effects: one commit, at most once, whatever is retried.
     """
     runtime = environment.runtime
     started_ms = told_ms = runtime.clock.monotonic_ms()
     attempt = 0
+    lost: CommitUnknownError | None = None
     while True:
         attempt += 1
-        state = environment.catalog.load_table(identifier)
-        if batch is not None and is_committed(state, branch, batch):
-            return None
-        if check is not None:
-            check(state)  # here, not below: what it refuses does not get right by trying again
-        head = head_of(state, branch)
-        vectors = VectorsAtHead()
-        if truncation is not None:
-            vectors = vectors_of_all_rows(environment, state, head, truncation)
-        if not (data_files or delete_files or vectors.added or is_mark):
-            return None
-        changeset = Changeset(
-            kind=kind,
-            branch=branch,
-            added_data_files=tuple(data_files),
-            added_delete_files=(*delete_files, *vectors.added),
-            removed_entries=vectors.removed,
-            expected_head=None if head is None else head.snapshot_id,
-            strict_head=True,
-            summary=(batch.summary if batch is not None else {}) | dict(summary or {}),
-            carry_marker=branch == MAIN_BRANCH,
-        )
-        try:
-            return commit(environment, identifier, changeset, state=state, check=check)
-        except (CommitConflictError, CommitUnknownError) as error:
-            if batch is None and isinstance(error, CommitUnknownError):
-                raise  # nothing tells whether it has landed
-            now_ms = runtime.clock.monotonic_ms()
-            if not HEAD_LOSSES.allows(attempt, elapsed_ms=now_ms - started_ms):
-                raise
-            if now_ms - told_ms >= TELL_AFTER_MS:
-                told_ms = now_ms
-                logger.warning(
-                    "%s: attempt %d to commit a batch has failed, the next one follows: %s",
-                    ".".join(identifier), attempt, error,
-                )  # fmt: skip
+        with _told(lost):
+            state = environment.catalog.load_table(identifier)
+            if batch is not None and is_committed(state, branch, batch):
+                return None
+            if check is not None:
+                check(state)  # here, not below: what it refuses does not get right by trying again
+            head = head_of(state, branch)
+            vectors = VectorsAtHead()
+            if truncation is not None:
+                vectors = vectors_of_all_rows(environment, state, head, truncation)
+            if not (data_files or delete_files or vectors.added or is_mark):
+                return None
+            changeset = Changeset(
+                kind=kind,
+                branch=branch,
+                added_data_files=tuple(data_files),
+                added_delete_files=(*delete_files, *vectors.added),
+                removed_entries=vectors.removed,
+                expected_head=None if head is None else head.snapshot_id,
+                strict_head=True,
+                summary=(batch.summary if batch is not None else {}) | dict(summary or {}),
+                carry_marker=branch == MAIN_BRANCH,
+            )
+            try:
+                return commit(environment, identifier, changeset, state=state, check=check)
+            except (CommitConflictError, CommitUnknownError) as error:
+                if batch is None and isinstance(error, CommitUnknownError):
+                    raise  # nothing tells whether it has landed
+                if isinstance(error, CommitUnknownError):
+                    lost = error
+                now_ms = runtime.clock.monotonic_ms()
+                if not HEAD_LOSSES.allows(attempt, elapsed_ms=now_ms - started_ms):
+                    raise
+                if now_ms - told_ms >= TELL_AFTER_MS:
+                    told_ms = now_ms
+                    logger.warning(
+                        "%s: attempt %d to commit a batch has failed, the next one follows: %s",
+                        ".".join(identifier), attempt, error,
+                    )  # fmt: skip
         runtime.clock.sleep_ms(HEAD_LOSSES.wait_ms(attempt, runtime))
+
+
+@contextmanager
+def _told(lost: CommitUnknownError | None) -> Iterator[None]:
+    """What ends a batch after an attempt whose outcome is unknown says so."""
+    try:
+        yield
+    except TableError as error:
+        if lost is not None and not isinstance(error, CommitUnknownError):
+            error.message = f"an attempt before may have landed, but then: {error.message}"
+            error.files_safe_to_delete = False
+        raise
 
 
 def _history(state: TableState, branch: str) -> Iterator[Snapshot]:

@@ -58,11 +58,14 @@ class RestServer:
     warehouse: str
 
 
-def missing_rest_server() -> str | None:
+def missing_rest_server(*, in_bucket: bool = True) -> str | None:
     """Why there is none, or None; fetches it."""
     if shutil.which("java") is None:
         return "java is not installed: no REST catalog server"
-    return fetch_jars(_JAR_FOLDER, _JARS, transitive=True)
+    missing = fetch_jars(_JAR_FOLDER, _JARS, transitive=True)
+    if missing is None and in_bucket:
+        missing = fetch_jars(_S3_JAR_FOLDER, _S3_JARS, transitive=False)
+    return missing
 
 
 def rest_server(*, in_bucket: bool = False) -> RestServer:
@@ -88,9 +91,7 @@ def rest_server(*, in_bucket: bool = False) -> RestServer:
 
 @functools.cache
 def _running_server(in_bucket: bool) -> RestServer:
-    missing = missing_rest_server()
-    if missing is None and in_bucket:
-        missing = fetch_jars(_S3_JAR_FOLDER, _S3_JARS, transitive=False)
+    missing = missing_rest_server(in_bucket=in_bucket)
     if missing is not None:
         pytest.skip(missing)
     folder = Path(tempfile.mkdtemp(prefix="icefold-rest-"))

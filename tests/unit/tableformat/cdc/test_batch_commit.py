@@ -30,6 +30,7 @@ from tableformat.errors import (
     CorruptDataError,
     FencedError,
     InvalidInputError,
+    StoreUnavailableError,
 )
 from tableformat.spec.names import BATCH_ID, OTHER_QUERY_BATCH, QUERY_ID
 from tests.support.another_tool import another_tool
@@ -263,6 +264,28 @@ def test_lost_answer_of_a_landed_commit_is_success() -> None:
     result = write(table, 0)
     assert result is not None
     assert result.looked_up
+    assert live(table) == ["q-0"]
+
+
+def test_failure_behind_a_lost_answer_says_that_the_batch_may_have_landed() -> None:
+    """Seed 2054 of the faulty histories: "unavailable" read as if nothing had been staged."""
+    table = CommitTable()
+    commit, load = table.catalog.inner.commit, table.catalog.inner.load_table
+
+    def unreachable(*_: Any) -> TableState:
+        raise StoreUnavailableError("the catalog did not answer")
+
+    def cut_off(base: TableState, updates: list[TableUpdate]) -> TableState:
+        commit(base, updates)
+        table.catalog.inner.load_table = unreachable
+        raise CommitUnknownError("the connection broke")
+
+    table.catalog.inner.commit = cut_off
+    with pytest.raises(StoreUnavailableError, match="may have landed") as told:
+        write(table, 0)
+    assert not told.value.files_safe_to_delete
+    table.catalog.inner.load_table, table.catalog.inner.commit = load, commit
+    assert write(table, 0) is None
     assert live(table) == ["q-0"]
 
 
