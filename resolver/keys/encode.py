@@ -47,6 +47,7 @@ from pyiceberg.types import (
 from resolver.keys.encoded import EncodedKeys
 from resolver.keys.schema import KeyField, KeySchema
 from tableformat.errors import InvalidInputError
+from tableformat.spec.decimal_casts import exact_cast
 
 NULL_KEY = b"\x00"
 _NULL_TAG = 0
@@ -203,7 +204,7 @@ def _promote(array: pa.Array, field: KeyField) -> pa.Array:
     if not _is_acceptable(array.type, field.field_type):
         raise _mismatch(array, field)
     try:
-        logical = array.cast(_logical_type(field.field_type))
+        logical = exact_cast(array, _logical_type(field.field_type))
         return logical.cast(_wire_type(field.field_type))
     except pa.ArrowInvalid as error:
         raise _mismatch(array, field) from error

@@ -33,7 +33,12 @@ from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.scan.expired_snapshot import rows_telling_expiry
 from tableformat.scan.plan import ScanPlan, plan_without_files
-from tableformat.scan.row_filter import bind_filter, normalize_filter, parse_filter
+from tableformat.scan.row_filter import (
+    bind_filter,
+    filter_field_ids,
+    normalize_filter,
+    parse_filter,
+)
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_snapshot
 from tableformat.spec.names import MAIN_BRANCH
 
@@ -100,7 +105,19 @@ class Changes:
             step.new,
             schema=self.schema,
             row_filter=self.row_filter,
+            read=self._read,
         )
+
+    @cached_property
+    def _read(self) -> Schema:
+        """What is read of files: columns that come out, the key, those of the filter."""
+        wanted = filter_field_ids(bind_filter(self.row_filter, self.schema)) | {
+            each.field_id for each in self.columns.read.schema.fields
+        }
+        fields = [
+            each for each in self.schema.fields if not wanted.isdisjoint(Schema(each).field_ids)
+        ]
+        return Schema(*fields, schema_id=self.schema.schema_id)
 
     def step_rows(self, step: ChangeStep) -> StepRows:
         """What to read for a step. Reads manifests and deletes."""

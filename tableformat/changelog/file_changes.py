@@ -49,6 +49,7 @@ def diff_files(
     *,
     schema: Schema,
     row_filter: BooleanExpression,
+    read: Schema | None = None,
 ) -> list[FileChange]:
     """The data files whose live rows may differ, those of `old` first.
 
@@ -59,6 +60,7 @@ def diff_files(
         new: Likewise.
         schema: The schema that rows are read with, and the filter is about.
         row_filter: Files without a matching row are left out; unbound, normalized.
+        read: The part of `schema` that files have to give; None: all of it.
 
     Raises:
         CorruptDataError: Manifests break the format.
@@ -68,7 +70,8 @@ def diff_files(
     pruner = Pruner(row_filter, schema, state.metadata.specs())
     lists = [[] if each is None else load_manifest_list(store, each) for each in (old, new)]
     shared = {m.manifest_path for m in lists[0]} & {m.manifest_path for m in lists[1]}
-    sides = [_Side(store, state, schema, manifests, shared, pruner) for manifests in lists]
+    read = read or schema
+    sides = [_Side(store, state, schema, read, manifests, shared, pruner) for manifests in lists]
     before, after = sides
     moved = _moved_deletes(before.own_deletes, after.own_deletes)
     touched = _touched(state.metadata, schema, sides, moved)
@@ -95,6 +98,7 @@ class _Side:
         store: ObjectStore,
         state: TableState,
         schema: Schema,
+        read: Schema,
         manifests: Sequence[ManifestFile],
         shared: set[str],
         pruner: Pruner,
@@ -102,6 +106,7 @@ class _Side:
         self._store = store
         self._state = state
         self._schema = schema
+        self._read = read
         self._pruner = pruner
         live = [each for each in manifests if each.has_live_files]
         self._check(m.added_snapshot_id for m in live if m.manifest_path not in shared)
@@ -159,7 +164,7 @@ class _Side:
     def _check(self, snapshot_ids: Iterable[int | None]) -> None:
         check_readable(
             self._state,
-            self._schema,
+            self._read,
             snapshot_ids,
             action="ask for the changes of each of the two tables: up to the last snapshot of the "
             "one, and from the empty table, or the first snapshot, of the other",

@@ -16,6 +16,7 @@ from pyiceberg.types import NestedField, UUIDType
 
 from tableformat.errors import InvalidInputError
 from tableformat.scan.key_fields import key_path
+from tableformat.spec.decimal_casts import exact_cast
 from tableformat.spec.types import arrow_type
 
 
@@ -198,7 +199,9 @@ def _from_python(values: list[Any], target: pa.DataType) -> pa.Array:
 
 
 def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
-    cast = values.cast(target, safe=True)
+    if pa.types.is_floating(values.type):
+        raise TypeError("a floating-point number is no key")
+    cast = exact_cast(values, target)
     if pa.types.is_timestamp(values.type) and not cast.cast(values.type).equals(values):
         raise ValueError(f"{values.type} holds more than {target}")
     return cast

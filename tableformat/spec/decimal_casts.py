@@ -9,6 +9,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.spec.types import is_string
+
 _DIGITS_MAX = 38
 _PLAIN = r"^(?P<sign>[+-]?)0*(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*?)0*)?$"
 _SHORT = r"^[+-]?[0-9]{0,38}\.?[0-9]{0,38}[eE][+-]?[0-9]{1,2}$"
@@ -29,6 +31,20 @@ def rescale_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
     if target.scale <= values.type.scale:
         return values.cast(target)
     return values.cast(wide_decimal(target)).cast(target)
+
+
+def exact_cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Arrow's safe cast, which is none for decimals.
+
+    Raises:
+        pa.ArrowInvalid: A value is none of `target`.
+    """
+    if pa.types.is_decimal(target):
+        if pa.types.is_decimal(values.type):
+            return rescale_decimals(values, target)
+        if is_string(values.type):
+            return parse_decimals(values.cast(pa.string()), target)
+    return values.cast(target, safe=True)
 
 
 def parse_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:

@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 
 from tableformat.errors import InvalidInputError
 from tableformat.spec.arrow_arrays import constant_array, rebased_offsets
-from tableformat.spec.decimal_casts import rescale_decimals
+from tableformat.spec.decimal_casts import exact_cast
 from tableformat.spec.missing_columns import MISSING
 from tableformat.spec.types import arrow_type, is_list, is_string, is_varying_binary
 from tableformat.spec.uuid_text import UUID_BYTES, parse_uuids
@@ -241,9 +241,7 @@ def _primitive(values: pa.Array, kind: iceberg.IcebergType, path: str) -> pa.Arr
             return _uuids(values)
         if isinstance(kind, iceberg.FixedType | iceberg.BinaryType) or is_string(values.type):
             return _change_layout(values, target)
-        if pa.types.is_decimal(values.type) and pa.types.is_decimal(target):
-            return rescale_decimals(values, target)
-        return values.cast(target, safe=True)
+        return exact_cast(values, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise InvalidInputError(
             f"a value of Arrow type {values.type} does not fit the column's type {kind}: {error}",

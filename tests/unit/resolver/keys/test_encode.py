@@ -327,6 +327,7 @@ def test_garbage_under_nulls_does_not_leak_into_composite_keys() -> None:
         (DateType(), pa.array([1], pa.timestamp("us"))),
         (DecimalType(9, 2), pa.array([Decimal("1.234")])),
         (DecimalType(9, 2), pa.array([1])),
+        (DecimalType(38, 10), pa.array([Decimal(28335866171888863528086874558239339319)])),
         (BooleanType(), pa.array([1])),
     ],
 )

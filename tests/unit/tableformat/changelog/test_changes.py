@@ -13,8 +13,9 @@ from resolver import resolve
 from tableformat.catalog.base import TableState
 from tableformat.changelog import buckets
 from tableformat.changelog.changes import new_changes
+from tableformat.commit.evolution import update_schema
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.errors import InvalidInputError, NotFoundError
+from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tests.support import random_tables
 from tests.support.memory_tables import memory_catalog
 from tests.support.scan_cases import opt, schema
@@ -313,6 +314,21 @@ def test_any_valid_mix_of_deletes_leads_from_version_to_version(seed, net):
             assert result[tuple(row)] >= 0
         wanted = Counter(tuple(row.get(i) for i in (1, 2, 3)) for row in versions.states[new][1])
         assert +result == wanted
+
+
+def test_column_that_older_files_cannot_give_need_not_be_asked_for(table):
+    def edit(update):
+        update.add_column("must", StringType(), required=True)
+
+    update_schema(table.environment, table.identifier, edit, allow_incompatible_changes=True)
+    table.refresh().append(
+        pa.table({"id": [99], "note": ["new"], "amount": pa.array([9], pa.int32()), "must": ["m"]})
+    )
+    found = table.changes(None, columns=["note"], filter="amount > 8").to_arrow()
+    assert sorted(found["note"].to_pylist()) == ["new", "old"]
+    for asked in ({}, {"columns": ["note"], "filter": "must = 'm'"}):
+        with pytest.raises(UnsupportedError, match="column 'must' is required, and was not there"):
+            table.changes(None, **asked).to_arrow()
 
 
 def test_rows_without_a_primary_key_are_known_by_their_row_id():

@@ -145,6 +145,29 @@ def test_time_of_day_is_not_cut_off_to_find_a_date(catalog, key):
         table.lookup(key)
 
 
+BEYOND = 28335866171888863528086874558239339319
+WRAPPED = Decimal("9112520769080847818597012580.0629468160")  # the 128 bits of it at scale 10
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pa.array([Decimal(BEYOND)], pa.decimal128(38, 0)),
+        pa.array([str(BEYOND)]),
+        pa.array([0.1]),
+        np.array([0.1]),
+    ],
+    ids=["decimal", "text", "double", "numpy"],
+)
+def test_number_that_is_no_key_finds_no_other_one(catalog, key):
+    kind = pa.decimal128(38, 10)
+    table = catalog.create_table("t.numbers", pa.schema([("n", kind)]), primary_key=["n"])
+    table.append(pa.table({"n": pa.array([WRAPPED, Decimal("0.1")], kind)}))
+    assert len(table.lookup({"n": pa.array(["0.1"])})) == 1
+    with pytest.raises(InvalidInputError, match="does not fit its column"):
+        table.lookup({"n": key})
+
+
 @pytest.mark.parametrize("zone", [None, "UTC"])
 @pytest.mark.parametrize("copies", [1, 150])
 def test_nanosecond_keys_are_found_by_a_scan(catalog, zone, copies):

@@ -8,7 +8,7 @@ from decimal import Decimal, localcontext
 import pyarrow as pa
 import pytest
 
-from tableformat.spec.decimal_casts import parse_decimals, rescale_decimals
+from tableformat.spec.decimal_casts import exact_cast, parse_decimals, rescale_decimals
 
 TARGETS = [(5, 0), (10, 2), (18, 4), (38, 0), (38, 10), (38, 38)]
 ZEROS = (0, 1, 2, 5, 20, 38, 39, 60, 300, 65_534)
@@ -59,10 +59,13 @@ def test_decimal_is_its_number_or_refused(precision, scale):
         own = rng.randint(0, 38)
         number = Decimal(rng.randint(0, 10 ** rng.randint(0, 38) - 1)).scaleb(-own)
         values = pa.array([number, None], pa.decimal128(38, own))
+        texts = pa.array([f"{number:f}", None], rng.choice([pa.string(), pa.large_string()]))
         if not fits(number, precision, scale):
-            with pytest.raises(pa.ArrowInvalid):
-                rescale_decimals(values, target)
+            for each in (values, texts):
+                with pytest.raises(pa.ArrowInvalid):
+                    exact_cast(each, target)
             continue
+        assert exact_cast(texts, target).to_pylist() == [number, None]
         assert rescale_decimals(values, target).to_pylist() == [number, None]
         read += 1
     assert read > 5
