@@ -158,7 +158,7 @@ class Pipeline:
                 "SELECT count(*), min(confirmed_flush_lsn), min(confirmed_flush_lsn) >= %s::pg_lsn "
                 "FROM pg_replication_slots WHERE slot_name = ANY(%s)"
             )
-            at: object = None
+            at: object = ()  # what no slot has, not even one that is not there yet
             while True:
                 found = connection.execute(query, (reached[0], list(slots))).fetchone()
                 assert found is not None
