@@ -57,6 +57,18 @@ class ManifestFile:
     first_row_id: int | None = None
 
     @property
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """Added, existing and deleted files, then their rows."""
+        return (
+            self.added_files_count,
+            self.existing_files_count,
+            self.deleted_files_count,
+            self.added_rows_count,
+            self.existing_rows_count,
+            self.deleted_rows_count,
+        )
+
+    @property
     def live_files_count(self) -> int:
         """Entries that are ADDED or EXISTING; both counts must be known."""
         return self.added_files_count + self.existing_files_count

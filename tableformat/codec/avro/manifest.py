@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from pyiceberg.avro.encoder import BinaryEncoder
@@ -21,7 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
 from tableformat.codec.avro.container import encode_container
-from tableformat.codec.avro.manifest_entries import data_file_problem
+from tableformat.codec.avro.manifest_entries import data_file_problem, entry_counts
 from tableformat.codec.avro.partition_values import (
     partition_normalizer,
     partition_type,
@@ -40,6 +41,7 @@ from tableformat.spec.manifest_file import MANIFEST_CONTENT_NAMES, ManifestConte
 _SINCE_V3 = (142, 144, 145)
 _PARTITION_ID = 102
 _EQUALITY_IDS_ID = 135
+_PARTITION_SLOT, _ROW_ID_SLOT = 3, 16  # among the fields of `data_file`; v2 has no row id
 
 
 def encode_manifest(
@@ -107,11 +109,6 @@ def describe_manifest(
     """
     partition = partition_type(spec, schema)
     normalize = partition_normalizer(partition)
-    files = dict.fromkeys(EntryStatus, 0)
-    rows = dict.fromkeys(EntryStatus, 0)
-    for entry in entries:
-        files[entry.status] += 1
-        rows[entry.status] += entry.data_file.record_count
     explicit = [
         entry.sequence_number
         for entry in entries
@@ -125,15 +122,10 @@ def describe_manifest(
         sequence_number=None,
         min_sequence_number=min(explicit, default=None),
         added_snapshot_id=snapshot_id,
-        added_files_count=files[EntryStatus.ADDED],
-        existing_files_count=files[EntryStatus.EXISTING],
-        deleted_files_count=files[EntryStatus.DELETED],
-        added_rows_count=rows[EntryStatus.ADDED],
-        existing_rows_count=rows[EntryStatus.EXISTING],
-        deleted_rows_count=rows[EntryStatus.DELETED],
         partitions=summarize_partitions(
             partition, [normalize(entry.data_file.partition) for entry in entries]
         ),
+        **entry_counts(entries),
     )
 
 
@@ -143,17 +135,21 @@ class _Layout:
 
     data_file_writer: Writer
     avro_schema: Any
-    is_v2: bool
+    values_of: Callable[[DataFile], tuple[Any, ...]]  # in the record's order
+    has_row_ids: bool
     normalize: Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 @lru_cache(maxsize=64)
 def _layout(partition: StructType, format_version: int) -> _Layout:
     entry_schema = _entry_schema(partition, format_version)
+    data_file_type = entry_schema.find_type("data_file")
+    assert isinstance(data_file_type, StructType)
     return _Layout(
-        data_file_writer=construct_writer(entry_schema.find_type("data_file")),
+        data_file_writer=construct_writer(data_file_type),
         avro_schema=avro_schema_json(entry_schema, "manifest_entry"),
-        is_v2=format_version == 2,
+        values_of=attrgetter(*(each.name for each in data_file_type.fields)),
+        has_row_ids=format_version > 2,
         normalize=partition_normalizer(partition),
     )
 
@@ -195,8 +191,7 @@ def _file_record(entry: ManifestEntry, layout: _Layout) -> bytes:
         if problem is not None:
             raise _unwritable(problem, file)
         buffer = io.BytesIO()
-        row = _data_file_row(entry, layout.normalize(file.partition), is_v2=layout.is_v2)
-        layout.data_file_writer.write(BinaryEncoder(buffer), row)
+        layout.data_file_writer.write(BinaryEncoder(buffer), _data_file_row(entry, layout))
         record = buffer.getvalue()
         if not changes:
             _file_records.put(file, record, layout)
@@ -249,35 +244,11 @@ def _unwritable(problem: str, file: DataFile) -> InternalError:
     return InternalError(f"cannot write a manifest: {problem}", file_path=file.file_path)
 
 
-def _data_file_row(
-    entry: ManifestEntry, partition: tuple[Any, ...], *, is_v2: bool
-) -> tuple[Any, ...]:
+def _data_file_row(entry: ManifestEntry, layout: _Layout) -> list[Any]:
     file = entry.data_file
+    row = list(layout.values_of(file))
+    row[_PARTITION_SLOT] = layout.normalize(file.partition)
     keeps_row_id = file.content == FileContent.DATA and entry.status != EntryStatus.ADDED
-    row = (
-        int(file.content),
-        file.file_path,
-        file.file_format,
-        partition,
-        file.record_count,
-        file.file_size_in_bytes,
-        file.column_sizes,
-        file.value_counts,
-        file.null_value_counts,
-        file.nan_value_counts,
-        file.lower_bounds,
-        file.upper_bounds,
-        file.key_metadata,
-        file.split_offsets,
-        file.equality_ids,
-        file.sort_order_id,
-    )
-    if is_v2:
-        return (*row, file.referenced_data_file)
-    return (
-        *row,
-        file.first_row_id if keeps_row_id else None,
-        file.referenced_data_file,
-        file.content_offset,
-        file.content_size_in_bytes,
-    )
+    if layout.has_row_ids and not keeps_row_id:
+        row[_ROW_ID_SLOT] = None
+    return row

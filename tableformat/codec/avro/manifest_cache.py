@@ -198,10 +198,5 @@ def _key(manifest: ManifestFile) -> Hashable:
         manifest.sequence_number,
         manifest.added_snapshot_id,
         manifest.first_row_id,
-        manifest.added_files_count,
-        manifest.existing_files_count,
-        manifest.deleted_files_count,
-        manifest.added_rows_count,
-        manifest.existing_rows_count,
-        manifest.deleted_rows_count,
+        manifest.counts,
     )

@@ -249,6 +249,20 @@ def inherited_entries(
     return result
 
 
+def entry_counts(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
+    """The counts of a manifest of these entries, by the names of `ManifestFile.counts`."""
+    files = dict.fromkeys((EntryStatus.ADDED, EntryStatus.EXISTING, EntryStatus.DELETED), 0)
+    rows = files.copy()
+    for entry in entries:
+        files[entry.status] += 1
+        rows[entry.status] += entry.data_file.record_count
+    return {
+        f"{status.name.lower()}_{what}_count": count
+        for what, counted in (("files", files), ("rows", rows))
+        for status, count in counted.items()
+    }
+
+
 def data_file_problem(file: DataFile) -> str | None:
     """What makes a file's record invalid by itself; None if nothing does."""
     if not file.file_path:
@@ -432,27 +446,16 @@ def _data_file(
 
 def _check_total(entries: int, manifest: ManifestFile) -> None:
     """What can be said of the counts of entries that are not all decoded."""
-    counts = (
-        manifest.added_files_count,
-        manifest.existing_files_count,
-        manifest.deleted_files_count,
-    )
+    counts = manifest.counts[:3]
     if UNKNOWN_COUNT not in counts and entries != sum(counts):
         raise MalformedAvroError(f"it has {entries} entries, the manifest list says {sum(counts)}")
 
 
 def _check_counts(entries: Sequence[ManifestEntry], manifest: ManifestFile) -> None:
     """A manifest that was swapped for another, or cut between blocks, has other counts."""
-    files = dict.fromkeys(EntryStatus, 0)
-    for entry in entries:
-        files[entry.status] += 1
-    expected = {
-        EntryStatus.ADDED: manifest.added_files_count,
-        EntryStatus.EXISTING: manifest.existing_files_count,
-        EntryStatus.DELETED: manifest.deleted_files_count,
-    }
-    for status, count in expected.items():
-        if count != files[status] and count != UNKNOWN_COUNT:
+    for (name, found), count in zip(entry_counts(entries).items(), manifest.counts, strict=True):
+        status, what, _ = name.split("_")
+        if what == "files" and count not in (found, UNKNOWN_COUNT):
             raise MalformedAvroError(
-                f"{files[status]} entries are {status.name}, the manifest list says {count}"
+                f"{found} entries are {status.upper()}, the manifest list says {count}"
             )

@@ -10,6 +10,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from pyiceberg.avro.encoder import BinaryEncoder
@@ -60,6 +61,9 @@ _SUMMARY_FIELDS: Projection = {
     510: WantedField("lower_bound", ("bytes",)),
     511: WantedField("upper_bound", ("bytes",)),
 }
+_NAMES = tuple(each.name for each in _FIELDS.values())
+_SUMMARY_NAMES = tuple(each.name for each in _SUMMARY_FIELDS.values())
+_values_of, _summary_values_of = attrgetter(*_NAMES), attrgetter(*_SUMMARY_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,30 +231,9 @@ def _record(manifest: ManifestFile, layout: _Layout) -> bytes:
 
 
 def _row(manifest: ManifestFile) -> tuple[Any, ...]:
-    summaries = manifest.partitions
-    return (
-        manifest.manifest_path,
-        manifest.manifest_length,
-        manifest.partition_spec_id,
-        int(manifest.content),
-        manifest.sequence_number,
-        manifest.min_sequence_number,
-        manifest.added_snapshot_id,
-        manifest.added_files_count,
-        manifest.existing_files_count,
-        manifest.deleted_files_count,
-        manifest.added_rows_count,
-        manifest.existing_rows_count,
-        manifest.deleted_rows_count,
-        None
-        if summaries is None
-        else [
-            (each.contains_null, each.contains_nan, each.lower_bound, each.upper_bound)
-            for each in summaries
-        ],
-        manifest.key_metadata,
-        manifest.first_row_id,
-    )
+    *values, partitions, key_metadata, first_row_id = _values_of(manifest)
+    summaries = None if partitions is None else [_summary_values_of(each) for each in partitions]
+    return (*values, summaries, key_metadata, first_row_id)
 
 
 def _manifest(values: list[Any]) -> ManifestFile:
@@ -268,35 +251,13 @@ def _manifest(values: list[Any]) -> ManifestFile:
         raise MalformedAvroError(f"a manifest has a negative sequence number: {values[0]}")
     if values[15] is not None and values[15] < 0:
         values[15] = None  # as transactions of DuckDB 1.5 have it: its rows have no ids
-    partitions = values[13]
-    return ManifestFile(
-        manifest_path=values[0],
-        manifest_length=values[1],
-        partition_spec_id=values[2],
-        content=ManifestContent(content),
-        sequence_number=values[4] or 0,
-        min_sequence_number=values[5] or 0,
-        added_snapshot_id=values[6],
-        added_files_count=values[7],
-        existing_files_count=values[8],
-        deleted_files_count=values[9],
-        added_rows_count=values[10],
-        existing_rows_count=values[11],
-        deleted_rows_count=values[12],
-        partitions=None if partitions is None else tuple(_summary(each) for each in partitions),
-        key_metadata=values[14],
-        first_row_id=values[15],
-    )
-
-
-def _summary(values: list[Any]) -> PartitionFieldSummary:
-    contains_null, contains_nan, lower_bound, upper_bound = values
-    return PartitionFieldSummary(
-        contains_null=contains_null,
-        contains_nan=contains_nan,
-        lower_bound=lower_bound,
-        upper_bound=upper_bound,
-    )
+    values[3:6] = ManifestContent(content), values[4] or 0, values[5] or 0
+    if values[13] is not None:
+        values[13] = tuple(
+            PartitionFieldSummary(**dict(zip(_SUMMARY_NAMES, each, strict=True)))
+            for each in values[13]
+        )
+    return ManifestFile(**dict(zip(_NAMES, values, strict=True)))
 
 
 def _check_unique(manifests: Sequence[ManifestFile]) -> None:

@@ -15,13 +15,17 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
 from tableformat.codec.avro.manifest_cache import ManifestCache
-from tableformat.codec.avro.manifest_entries import EncodedManifest, inherited_entries
+from tableformat.codec.avro.manifest_entries import (
+    EncodedManifest,
+    entry_counts,
+    inherited_entries,
+)
 from tableformat.codec.avro.manifest_list import decode_manifest_list
 from tableformat.codec.avro.manifest_notes import NotedManifest, count_entries
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.object_memory import MadeOnce
 from tableformat.side_by_side import run_ahead
-from tableformat.spec.data_file import EntryStatus, ManifestEntry
+from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import requests_of
@@ -69,7 +73,7 @@ def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestF
         manifests = decode_manifest_list(store.get(location), location=location)
         _check_not_emptied(snapshot, manifests)
         cached = tuple(
-            _with_counts(store, each) if UNKNOWN_COUNT in _counts(each) else each
+            _with_counts(store, each) if UNKNOWN_COUNT in each.counts else each
             for each in (_numbering_data(store, each) for each in manifests)
         )
         if cache is not None:
@@ -203,30 +207,6 @@ def _check_not_emptied(snapshot: Snapshot, manifests: Sequence[ManifestFile]) ->
         )
 
 
-def _counts(manifest: ManifestFile) -> tuple[int, ...]:
-    return (
-        manifest.added_files_count,
-        manifest.existing_files_count,
-        manifest.deleted_files_count,
-        manifest.added_rows_count,
-        manifest.existing_rows_count,
-        manifest.deleted_rows_count,
-    )
-
-
 def _with_counts(store: ObjectStore, manifest: ManifestFile) -> ManifestFile:
     """Count what a v1 manifest list leaves out, by reading the manifest."""
-    files = dict.fromkeys(EntryStatus, 0)
-    rows = dict.fromkeys(EntryStatus, 0)
-    for entry in load_manifest(store, manifest):
-        files[entry.status] += 1
-        rows[entry.status] += entry.data_file.record_count
-    return replace(
-        manifest,
-        added_files_count=files[EntryStatus.ADDED],
-        existing_files_count=files[EntryStatus.EXISTING],
-        deleted_files_count=files[EntryStatus.DELETED],
-        added_rows_count=rows[EntryStatus.ADDED],
-        existing_rows_count=rows[EntryStatus.EXISTING],
-        deleted_rows_count=rows[EntryStatus.DELETED],
-    )
+    return replace(manifest, **entry_counts(load_manifest(store, manifest)))
