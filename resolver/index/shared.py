@@ -39,10 +39,8 @@ from resolver.index.entry import Rows
 from resolver.index.follow import EntriesOfFiles
 from resolver.index.left import LeftChanges, LoadLeft
 from resolver.index.matching import ShardKeys, entries_of, look_up
-from resolver.index.run import Run
 from resolver.index.run_cache import RunsPlace, forget_open, with_runs
 from resolver.index.runs import merged_entries
-from resolver.index.shard import Shard
 from resolver.index.shard_cache import ShardPlace, with_shard, work_folder
 from resolver.index.shard_cache import forget_open as forget_open_databases
 from resolver.index.shard_map import ShardMap, after_change
@@ -168,7 +166,7 @@ class SharedIndex:
         """See `PrimaryKeyIndex`. Fetches every shard to this machine."""
         gone = BitMap64.deserialize(self._version.gone_files)
         for place in self._places(self._own_folder):
-            runs = with_runs(place, _runs_themselves)
+            runs = with_runs(place, list)
             for keys, rows in merged_entries(runs, keep_gone=False):
                 yield entries_of(keys, rows, without_gone(rows, gone))
 
@@ -342,7 +340,7 @@ class SharedIndex:
 
     def _open_dictionary(self) -> FileDictionary:
         place = dictionary_place(self._depot, self._own_folder, self._version)
-        return FileDictionary(with_shard(place, _itself))
+        return FileDictionary(with_shard(place, lambda shard: shard))
 
     def _places(self, folder: Folder) -> list[RunsPlace]:
         return places_of(self._depot, folder, self._map, self._version.shards)
@@ -377,11 +375,3 @@ def dictionary_place(depot: IndexDepot, folder: Folder, version: IndexVersion) -
         shard_count=len(version.shards),
         version=version.dictionary,
     )
-
-
-def _itself(shard: Shard) -> Shard:
-    return shard
-
-
-def _runs_themselves(runs: list[Run]) -> list[Run]:
-    return runs

@@ -111,11 +111,6 @@ class ParquetRows:
         self._pool: ThreadPoolExecutor | None = None
         self.statistics = ReadStatistics()
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of decoded values in the cache."""
-        return self._values.used
-
     def note(self, positions: Mapping[str, Int64s]) -> None:
         """Name rows that are read later: their values are kept when their chunks are decoded.
 

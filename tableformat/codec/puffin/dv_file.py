@@ -110,30 +110,10 @@ def write_deletion_vectors(
     return entries
 
 
-def read_deletion_vector(
-    store: ObjectStore, dv: DataFile, *, record_count: int | None
-) -> Positions:
-    """Read one deletion vector and check all that can be checked.
-
-    Args:
-        store: Where the Puffin file is.
-        dv: The manifest entry.
-        record_count: Rows of the data file it refers to; None when that is not known.
-
-    Raises:
-        CorruptDataError: The entry is incomplete, the Puffin file is damaged or has another size,
-            its footer has no such vector, or the vector is damaged.
-        NotFoundError: The Puffin file is gone.
-
-    Effects: one read for a Puffin file up to 1 MiB, three or four for a larger one.
-    """
-    return read_deletion_vectors(store, [(dv, record_count)])[0]
-
-
 def read_deletion_vectors(
     store: ObjectStore, dvs: Sequence[tuple[DataFile, int | None]]
 ) -> list[Positions]:
-    """Read several vectors, each Puffin file's footer once; see `read_deletion_vector`.
+    """Read vectors, each Puffin file's footer once, and check all that can be checked.
 
     Args:
         store: Where the Puffin files are.
@@ -141,6 +121,13 @@ def read_deletion_vectors(
 
     Returns:
         The positions, in the order of `dvs`.
+
+    Raises:
+        CorruptDataError: An entry is incomplete, a Puffin file is damaged or has another size, its
+            footer has no such vector, or a vector is damaged.
+        NotFoundError: A Puffin file is gone.
+
+    Effects: one read for a Puffin file up to 1 MiB, three or four for a larger one.
     """
     return PuffinFiles(store).read(dvs)
 

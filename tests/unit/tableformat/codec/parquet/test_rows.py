@@ -117,7 +117,7 @@ def test_rows_at_any_positions_are_those_of_the_file(layout, cache_bytes) -> Non
         found = read(rows, file, positions)
         assert found["_pos"].to_pylist() == positions.tolist()
         assert found.drop(["_pos"]).to_pylist() == CONTENT.take(pa.array(positions)).to_pylist()
-    assert rows.cached_bytes <= cache_bytes
+    assert rows._values.used <= cache_bytes
     if layout.startswith("pages"):
         assert rows.statistics.pages
     for edge in ([0], [ROWS - 1], [0, 0, ROWS - 1]):

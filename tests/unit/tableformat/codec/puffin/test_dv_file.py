@@ -14,7 +14,6 @@ from tableformat.codec.puffin.deletion_vector import build_positions, encode_del
 from tableformat.codec.puffin.dv_file import (
     DeletionVector,
     PuffinFiles,
-    read_deletion_vector,
     read_deletion_vectors,
     write_deletion_vectors,
 )
@@ -54,6 +53,10 @@ class DictStore:
         if location in self.objects:
             raise AlreadyExistsError("object exists", location=location)
         self.objects[location] = bytes(data)
+
+
+def read_deletion_vector(store, dv, *, record_count):
+    return read_deletion_vectors(store, [(dv, record_count)])[0]
 
 
 def locations():
