@@ -70,6 +70,7 @@ from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
     InvalidInputError,
+    StoreUnavailableError,
     TableError,
     UnsupportedError,
     error_context,
@@ -368,8 +369,8 @@ class RestCatalog:
         # Each may be the answer to a repeated request, of which the first one landed.
         try:
             current = [self.load_table(each.base.identifier) for each in commits]
-        except TableError:
-            if error.status in (400, 409):
+        except TableError as unseen:
+            if error.status in (400, 409) or isinstance(unseen, StoreUnavailableError):
                 raise _unknown(commits, error) from error
             raise refused(error, self.name) from None
         if _has_landed(commits, current):

@@ -35,6 +35,7 @@ from tableformat.catalog.seen_versions import LAG_MS
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import (
+    AccessRefusedError,
     AlreadyExistsError,
     CommitConflictError,
     CommitUnknownError,
@@ -225,11 +226,19 @@ def test_lost_answer_and_a_server_that_is_gone_is_unknown(server: Server) -> Non
         environment.catalog.commit(base, append(base)[0])
 
 
-def test_conflict_that_cannot_be_checked_is_unknown(server: Server) -> None:
+@pytest.mark.parametrize("status", [400, 401, 403, 409, 429])
+def test_refusal_that_cannot_be_checked_is_unknown(server: Server, status: int) -> None:
     environment, base = load(server)
-    server.on["POST"] = lambda _: error_of(409, "CommitFailedException")
+    server.on["POST"] = lambda _: error_of(status, "SomeException")
     server.on["GET"] = lambda _: (503, b"")
     with pytest.raises(CommitUnknownError):
+        environment.catalog.commit(base, append(base)[0])
+
+
+def test_client_that_may_not_look_either_is_not_authorized(server: Server) -> None:
+    environment, base = load(server)
+    server.on["POST"] = server.on["GET"] = lambda _: error_of(403, "ForbiddenException")
+    with pytest.raises(AccessRefusedError, match="not authorized"):
         environment.catalog.commit(base, append(base)[0])
 
 
