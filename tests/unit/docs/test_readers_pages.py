@@ -47,7 +47,7 @@ def test_readers_page(folder) -> None:
     pytest.importorskip("polars")
     code = "\n".join(snippets(READERS))
     check = "\nprint(total, largest, len(frame), files.num_rows > 0, waiting)"
-    assert run(code + check, folder).strip() == "(30.0,) 20.0 2 True 0"
+    assert run(code + check, folder).strip() == "30.0 20.0 2 True 0"
     for view in VIEWS:
         assert f"`{view}`" in READERS
 
