@@ -201,6 +201,9 @@ def _from_python(values: list[Any], target: pa.DataType) -> pa.Array:
 def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_floating(values.type):
         raise TypeError("a floating-point number is no key")
+    are_moments = pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target)
+    if are_moments and (values.type.tz is None) != (target.tz is None):
+        raise TypeError("of the key and its column one has a time zone, the other has none")
     cast = exact_cast(values, target)
     if pa.types.is_timestamp(values.type) and not cast.cast(values.type).equals(values):
         raise ValueError(f"{values.type} holds more than {target}")

@@ -525,3 +525,15 @@ def test_lookups_of_one_age_ask_the_catalog_once(table, monkeypatch):
         for found in pool.map(lambda i: lookup.find([i], head_age_max_ms=60_000), range(40)):
             assert found.key_count == 1
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("zone", "other"), [("UTC", None), (None, "UTC")])
+def test_timestamp_with_a_zone_is_no_key_without_one_nor_the_other_way_round(tmp_path, zone, other):
+    schema = pa.schema([("id", pa.timestamp("us", tz=zone)), ("n", pa.int64())])
+    catalog = tf.open_catalog("local", warehouse=str(tmp_path))
+    table = catalog.create_table("t.moments", schema, primary_key=["id"])
+    table.append(pa.table([pa.array([0], schema.field("id").type), [1]], schema=schema))
+    table.refresh()
+    assert len(table.lookup(pa.table({"id": pa.array([0], schema.field("id").type)})).rows) == 1
+    with pytest.raises(InvalidInputError, match="time zone"):
+        table.lookup(pa.table({"id": pa.array([0], pa.timestamp("us", tz=other))}))
