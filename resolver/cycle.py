@@ -163,6 +163,7 @@ class Cycle:
 
     def _run(self, state: TableState | None) -> ResolveReport:
         state = state or self._load()
+        self._rows.forget()  # of a plan that failed, other rows may have been read ahead
         computed = self.compute(state, reads_ahead=True)
         if computed is None:
             with self._phases.timed("trim"):

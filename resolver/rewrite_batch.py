@@ -205,8 +205,8 @@ class BatchWriter:
         return self._written
 
     def forget(self) -> None:
-        """What was written is published: hold it no longer."""
-        self._written, self._jobs = RewrittenBatch(), ()
+        """Hold no longer what was read ahead, or was written: it is published, or never will be."""
+        self._ahead, self._written, self._jobs = {}, RewrittenBatch(), ()
 
     def delete_unused(self) -> None:
         """Remove what was written. Only after a known outcome, or where nothing was committed."""

@@ -13,6 +13,8 @@ from maintenance.tasks.compact import compact
 from maintenance.tasks.expire import expire
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve, rewrite_batch, staged_rows
+from resolver.cycle_match import BroughtMeanwhileError, Matcher
+from resolver.rewrite_batch import BatchWriter
 from resolver.staged_rows import StagedSource
 from tableformat.codec.avro.manifest_store import clear_manifest_cache
 from tableformat.codec.parquet.reader import read_data_file
@@ -154,6 +156,29 @@ def test_rows_read_ahead_are_read_again_for_the_columns_of_a_later_version(stage
         **dict.fromkeys(range(6), "base"),
         **dict.fromkeys((1, 9), "new"),
     }
+
+
+def test_rows_read_ahead_for_a_plan_that_failed_are_not_written(staged, monkeypatch):
+    upsert(staged, (1, "first"), (9, "first"))
+    match = Matcher.match
+
+    def match_once_more(*args):
+        monkeypatch.setattr(Matcher, "match", match)
+        match(*args)
+        upsert(staged, (8, "second"), (1, "second"))
+        staged.table.stage(staged.rows((9, "us", "second")))
+        raise BroughtMeanwhileError("others were faster")
+
+    def read_once(*args):
+        read_ahead(*args)
+        monkeypatch.setattr(rewrite_batch, "AHEAD_FILE_BYTES", 0)
+
+    read_ahead = BatchWriter.read_ahead
+    monkeypatch.setattr(BatchWriter, "read_ahead", read_once)
+    monkeypatch.setattr(Matcher, "match", match_once_more)
+    resolve(staged.table)
+    notes = {key: note for key, (note, _) in ids(staged).items()}
+    assert notes == dict.fromkeys(range(6), "base") | dict.fromkeys((1, 8, 9), "second")
 
 
 @pytest.mark.parametrize("limits", [(1,), (1, 1)])
