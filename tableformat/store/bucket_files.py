@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, Any, cast
 
 from tableformat.store.base import RangeInput, WholeOutput
@@ -74,7 +75,8 @@ class BucketOutput(WholeOutput):
         """Forget the bytes; nothing appears."""
         spool, self._spool = self._spool, None
         if spool is not None:
-            spool.close()
+            with suppress(OSError):  # on a full disk Python tries once more to write what waits
+                spool.close()
         super().close()
 
     def close(self) -> None:

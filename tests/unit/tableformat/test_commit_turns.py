@@ -16,27 +16,28 @@ from tableformat.commit_turns import CommitTurns
 
 def test_group_is_alone_and_single_tables_are_together() -> None:
     turns = CommitTurns()
-    both = threading.Barrier(2, timeout=30)
+    inside = threading.Barrier(3, timeout=30)
     running: set[str] = set()
     wrong: list[set[str]] = []
 
-    def single(name: str) -> None:
+    def single(name: str, group_comes: threading.Event) -> None:
         with turns.take(is_group=False):
             running.add(name)
-            both.wait()
+            inside.wait()
+            group_comes.wait(30)
             running.discard(name)
 
-    def group(name: str) -> None:
+    def group(group_comes: threading.Event) -> None:
+        group_comes.set()
         with turns.take(is_group=True):
             wrong.extend([set(running)] if running else [])
-            running.add(name)
-            running.discard(name)
 
     with ThreadPoolExecutor(6) as pool:
-        for number in range(50):
-            futures = [pool.submit(group, f"g{number}")]
-            futures += [pool.submit(single, f"s{number}.{each}") for each in range(2)]
-            futures += [pool.submit(group, f"h{number}")]
+        for _ in range(50):
+            group_comes = threading.Event()
+            futures = [pool.submit(single, name, group_comes) for name in ("a", "b")]
+            inside.wait()
+            futures.append(pool.submit(group, group_comes))
             for future in futures:
                 future.result(30)
     assert not wrong
