@@ -32,6 +32,10 @@ class VerbatimSpark(Spark):
     back as `CAST(d AS STRING)`, an exact percentile as an approximate one.
     """
 
+    class Tokenizer(Spark.Tokenizer):  # noqa: D106
+        # A quote that comes twice is one (Spark 4); the parser's Spark has two texts there.
+        STRING_ESCAPES: ClassVar = ["\\", "'", '"']
+
     class Parser(Spark.Parser):  # type: ignore[misc, valid-type]  # noqa: D106
         # Left out, the parser would take `array(1, 2)[0]` for `array(0)`.
         FUNCTIONS: ClassVar = {"ARRAY": exp.Array.from_arg_list}

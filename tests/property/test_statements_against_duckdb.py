@@ -27,7 +27,7 @@ from tests.support.rowlevel_tables import canonical
 Texts = tuple[str, str]  # in Spark's SQL, in DuckDB's
 NUMBERS = (0, 1, -1, 7)
 INT_ENDS, LONG_ENDS = (2**31 - 1, -(2**31)), (2**63 - 1, -(2**63) + 1)
-WORDS = ("", "a", "A", "it's", "a%", "b\\", "é", "e\u0301", "\U0001f600", "a" * 40)
+WORDS = ("", "a", "A", "it's", "'it", "a%", "b\\", "é", "e\u0301", "\U0001f600", "a" * 40)
 DAYS = (dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31))
 MOMENTS = (
     dt.datetime(1969, 12, 31, 23, 59, 59, 999999),
@@ -50,7 +50,8 @@ class Column:
         if value is None:
             return "NULL", "NULL"
         if isinstance(value, str):
-            spark = value.replace("\\", "\\\\").replace("'", "\\'")
+            quote = "''" if len(value) % 2 else "\\'"
+            spark = value.replace("\\", "\\\\").replace("'", quote)
             return f"'{spark}'", "'" + value.replace("'", "''") + "'"
         if isinstance(value, dt.datetime):
             return f"TIMESTAMP_NTZ '{value}'", f"TIMESTAMP '{value}'"
