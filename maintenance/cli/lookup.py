@@ -31,11 +31,19 @@ SHOWN_ROWS = 100
 # Python's own take 1_000, blanks around, other scripts' digits and NaN.
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_MOMENTS = (iceberg.TimeType, iceberg.TimestampType, iceberg.TimestamptzType)
+_PARTS_OF_MICROSECONDS = re.compile(r"[.,][0-9]{7}")  # which Python's own leave out
 _HOW = {
     LookupSource.INDEX: "the index",
     LookupSource.FOLLOWED: "the index and what was committed since",
     LookupSource.SCAN: "a scan",
 }
+
+
+def _microseconds(text: str) -> str:
+    if _PARTS_OF_MICROSECONDS.search(text):
+        raise ValueError("more than microseconds")
+    return text
 
 
 def _instant(text: str) -> datetime:
@@ -147,6 +155,8 @@ def _value(table: Table, name: str, text: str) -> Any:
     try:
         if isinstance(kind, iceberg.TimestampNanoType | iceberg.TimestamptzNanoType):
             return pa.scalar(text).cast(arrow_type(kind))
+        if isinstance(kind, _MOMENTS):
+            text = _microseconds(text)
         return _PARSERS.get(type(kind), str)(text)
     except (ValueError, KeyError, InvalidOperation, pa.ArrowException) as error:
         raise InvalidInputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, time
 from numbers import Integral
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,8 @@ from tableformat.errors import InvalidInputError
 from tableformat.scan.key_fields import key_path
 from tableformat.spec.decimal_casts import exact_cast
 from tableformat.spec.types import arrow_type
+
+_ONE_ZONE = "of the key and its column one has a time zone, the other has none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +195,24 @@ def _from_python(values: list[Any], target: pa.DataType) -> pa.Array:
         for value in values:
             if value is not None and not isinstance(value, Integral):
                 raise TypeError(f"{value!r} is no integer")
-    if pa.types.is_date(target) and any(isinstance(value, datetime) for value in values):
-        raise TypeError("a timestamp is no date")
+    if pa.types.is_temporal(target):
+        for value in values:
+            if value is not None and getattr(value, "type", None) != target:
+                _check_moment(value, target)
     return pa.array(values, target)
+
+
+def _check_moment(value: Any, target: pa.DataType) -> None:
+    """Arrow takes any number for a moment, and leaves out zones and nanoseconds."""
+    kinds: tuple[type, ...] = (datetime, np.datetime64)
+    if not pa.types.is_timestamp(target):
+        kinds = (date,) if pa.types.is_date(target) else (time,)
+    if not isinstance(value, kinds) or (date in kinds and isinstance(value, datetime)):
+        raise TypeError(f"{value!r} is no {kinds[0].__name__}")
+    if (getattr(value, "tzinfo", None) is None) != (getattr(target, "tz", None) is None):
+        raise TypeError(_ONE_ZONE)
+    if getattr(value, "nanosecond", 0) and target.unit != "ns":  # of pandas
+        raise ValueError(f"{value!r} holds more than {target}")
 
 
 def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -203,7 +220,7 @@ def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
         raise TypeError("a floating-point number is no key")
     are_moments = pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target)
     if are_moments and (values.type.tz is None) != (target.tz is None):
-        raise TypeError("of the key and its column one has a time zone, the other has none")
+        raise TypeError(_ONE_ZONE)
     cast = exact_cast(values, target)
     if pa.types.is_timestamp(values.type) and not cast.cast(values.type).equals(values):
         raise ValueError(f"{values.type} holds more than {target}")

@@ -15,13 +15,19 @@ Here such comparisons are rewritten first:
 A float column is compared with the float nearest to the literal, as in Iceberg's library. PyIceberg
 rounds it for some comparisons only, so that bounds said "no row is 0.1" of a file whose rows are,
 and takes what is beyond every float for TRUE, FALSE or the largest float.
+
+A text compared with a number column is the number it says. A day is compared with a moment as a
+whole number with a fraction. Of a text that is a time, PyIceberg leaves out what is beyond
+microseconds, and its zone: such texts are refused.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from decimal import ROUND_FLOOR, Decimal, InvalidOperation, localcontext
+from typing import Any
 
 import numpy as np
 from pyiceberg.expressions import (
@@ -45,13 +51,31 @@ from pyiceberg.expressions import (
     SetPredicate,
     UnboundPredicate,
 )
-from pyiceberg.expressions.literals import FloatLiteral, LongLiteral
+from pyiceberg.expressions.literals import (
+    DateLiteral,
+    FloatLiteral,
+    Literal,
+    LongLiteral,
+    StringLiteral,
+    TimestampLiteral,
+)
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.schema import Schema
-from pyiceberg.types import DecimalType, FloatType, IcebergType, IntegerType, LongType
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    TimeType,
+)
+
+from tableformat.scan.bounds import MICROS_PER_DAY
 
 # Digits that hold any double exactly enough: 17 significant ones, exponents to 308.
 PRECISION = 700
+_TIME = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]{1,6})?)?")
 
 
 def fit_literals(row_filter: BooleanExpression, schema: Schema) -> BooleanExpression:
@@ -98,7 +122,7 @@ class _FitLiterals(BooleanExpressionVisitor[BooleanExpression]):
         if isinstance(predicate, LiteralPredicate):
             if isinstance(kind, FloatType):
                 return _fit_float(predicate, name)
-            value = _as_decimal(predicate.literal.value)
+            value = _as_number(predicate.literal, kind)
             return predicate if value is None else _fit(predicate, name, value, kind)
         if isinstance(predicate, SetPredicate):
             if isinstance(kind, FloatType):
@@ -114,7 +138,7 @@ class _FitLiterals(BooleanExpressionVisitor[BooleanExpression]):
             kind = self._schema.find_field(predicate.term.name).field_type
         except ValueError:
             return None
-        fitted = IntegerType | LongType | DecimalType | FloatType
+        fitted = IntegerType | LongType | DecimalType | FloatType | DateType | TimeType
         return kind if isinstance(kind, fitted) else None
 
 
@@ -149,7 +173,7 @@ def _fit_set(predicate: SetPredicate, name: str, kind: IcebergType) -> BooleanEx
         return predicate  # lists are long, and fitted once more by each part of a scan
     kept: set[object] = set()
     for literal in predicate.literals:
-        value = _as_decimal(literal.value)
+        value = _as_number(literal, kind)
         if value is None:
             return predicate
         with localcontext(prec=PRECISION):
@@ -192,9 +216,21 @@ def _new(kind: Callable[..., BooleanExpression], *arguments: object) -> BooleanE
     return kind(*arguments)
 
 
+def _as_number(literal: Literal[Any], kind: IcebergType) -> Decimal | None:
+    """What is compared with the column's numbers; None: it needs no fitting, or has no number."""
+    if isinstance(kind, TimeType):
+        if isinstance(literal, StringLiteral) and not _TIME.fullmatch(literal.value):
+            raise ValueError(f"not a time of day to the microsecond: {literal.value}")
+        return None
+    if isinstance(kind, DateType):
+        moment = isinstance(literal, TimestampLiteral)
+        return Decimal(literal.value) / MICROS_PER_DAY if moment else None
+    return _as_decimal(literal.value)
+
+
 def _as_decimal(value: object) -> Decimal | None:
     """The number as written; a float is meant as it prints (0.1 is one tenth)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         return None
     try:
         number = Decimal(str(value))
@@ -204,9 +240,12 @@ def _as_decimal(value: object) -> Decimal | None:
 
 
 def _as_double(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         return None
-    return float(value)
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def _nearest_float(value: float) -> float | None:
@@ -217,6 +256,8 @@ def _nearest_float(value: float) -> float | None:
 
 
 def _as_literal(value: Decimal, kind: IcebergType) -> object:
+    if isinstance(kind, DateType):
+        return DateLiteral(int(value))
     return value if isinstance(kind, DecimalType) else int(value)
 
 
@@ -227,5 +268,7 @@ def _range(kind: IcebergType) -> tuple[Decimal, Decimal, Decimal]:
         with localcontext(prec=PRECISION):
             highest = (Decimal(10) ** kind.precision - 1) * step
         return -highest, highest, step
+    if isinstance(kind, DateType):
+        kind = IntegerType()
     assert isinstance(kind, IntegerType | LongType)
     return Decimal(kind.min), Decimal(kind.max), Decimal(1)

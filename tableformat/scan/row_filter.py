@@ -121,7 +121,7 @@ def normalize_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanEx
     """The same filter without NOT and with literals that fit their columns; still unbound."""
     try:
         return fit_literals(rewrite_not(row_filter), schema)
-    except ArithmeticError as error:  # a number beyond what decimals can be rounded to
+    except (ValueError, ArithmeticError) as error:  # or beyond what decimals can be rounded to
         raise InvalidInputError(f"the filter does not fit the table: {error}") from error
 
 

@@ -68,6 +68,7 @@ def test_secondary_indexes_from_declaration_to_drop(run):
         (["nope=1"], "no column 'nope'"),
         (["note=x"], "is no column of the key"),
         (["id=1", "--index", "nope"], "no index 'nope'"),
+        (["at=1970-01-01T00:00:00.0000001"], "does not fit its column"),
     ],
 )
 def test_wrong_keys_end_with_one_line(run, words, text):

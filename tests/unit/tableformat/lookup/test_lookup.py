@@ -537,3 +537,35 @@ def test_timestamp_with_a_zone_is_no_key_without_one_nor_the_other_way_round(tmp
     assert len(table.lookup(pa.table({"id": pa.array([0], schema.field("id").type)})).rows) == 1
     with pytest.raises(InvalidInputError, match="time zone"):
         table.lookup(pa.table({"id": pa.array([0], pa.timestamp("us", tz=other))}))
+    moment = dt.datetime(1970, 1, 1, tzinfo=None if zone is None else dt.UTC)
+    assert len(table.lookup(moment).rows) == 1
+    with pytest.raises(InvalidInputError, match="time zone"):
+        table.lookup([{"id": dt.datetime(1970, 1, 1, tzinfo=None if other is None else dt.UTC)}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (pa.date32(), 5),
+        (pa.date32(), Decimal("5.5")),
+        (pa.date32(), dt.datetime(2024, 1, 1, 5)),
+        (pa.time64("us"), -1),
+        (pa.time64("us"), dt.time(10, tzinfo=dt.UTC)),
+        (pa.timestamp("us"), Decimal(5)),
+        (pa.timestamp("us"), uuid.UUID(int=5)),
+    ],
+)
+def test_what_is_another_moment_or_none_is_no_key(kind, given):
+    table = memory_catalog().create_table(
+        "t.moments", pa.schema([("id", kind)]), primary_key=["id"]
+    )
+    with pytest.raises(InvalidInputError, match="does not fit its column"):
+        table.lookup([{"id": given}])
+
+
+def test_nanoseconds_of_pandas_are_not_left_out():
+    pandas = pytest.importorskip("pandas")
+    schema = pa.schema([("id", pa.timestamp("us"))])
+    table = memory_catalog().create_table("t.moments", schema, primary_key=["id"])
+    with pytest.raises(InvalidInputError, match="does not fit its column"):
+        table.lookup(pandas.Timestamp("2024-01-01T00:00:00.123456789"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import math
 from decimal import Decimal
 
@@ -17,6 +18,7 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -25,6 +27,7 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimeType,
 )
 
 from tableformat.errors import InvalidInputError
@@ -37,6 +40,8 @@ SCHEMA = Schema(
     NestedField(4, "x", DoubleType(), required=False),
     NestedField(5, "s", StringType(), required=False),
     NestedField(6, "f", FloatType(), required=False),
+    NestedField(7, "day", DateType(), required=False),
+    NestedField(8, "t", TimeType(), required=False),
 )
 ROWS = pa.record_batch(
     {
@@ -49,6 +54,10 @@ ROWS = pa.record_batch(
         "x": pa.array([1.5, math.nan, None, -math.inf, 0.1]),
         "s": pa.array(["a", "ab", None, "", "B"]),
         "f": pa.array([0.1, math.nan, None, -0.0, 0.0], pa.float32()),
+        "day": pa.array([dt.date(1969, 12, 31), dt.date(2024, 2, 29), None, *[dt.date.max] * 2]),
+        "t": pa.array(
+            [dt.time(10), dt.time(10, 0, 0, 123456), None, dt.time(0), dt.time(23)], pa.time64("us")
+        ),
     }
 )
 
@@ -130,6 +139,22 @@ def kept(row_filter) -> list[int]:
         (NotIn("d", [Decimal("1.2"), 1.255]), [1, 3, 4]),
         (NotEqualTo("i", 2.0), [0, 3, 4]),
         (EqualTo("i", math.inf) | EqualTo("i", 1), None),
+        ("i = '2'", [1]),
+        ("i = '2.7'", []),
+        ("i >= '1.5'", [1, 4]),
+        ("i in ('2.0', '1.5')", [1]),
+        ("l != '9223372036854775807.5'", [0, 1, 3, 4]),
+        ("d = '1.2'", [0]),
+        ("d < '1.205'", [0, 3, 4]),
+        ("f = '0.1'", [0]),
+        ("f in ('0.1', '-0')", [0, 3, 4]),
+        ("day = '2024-02-29'", [1]),
+        (EqualTo("day", dt.datetime(2024, 2, 29, 5)), []),
+        (LessThan("day", dt.datetime(2024, 2, 29, 5)), [0, 1]),
+        (GreaterThan("day", dt.datetime(2024, 2, 29, 5)), [3, 4]),
+        (In("day", [dt.datetime(2024, 2, 29), dt.datetime(2024, 3, 1, 1)]), [1]),
+        ("t = '10:00:00.123456'", [1]),
+        ("t > '10:00'", [1, 4]),
     ],
 )
 def test_filter_keeps_what_sql_keeps(row_filter, rows) -> None:
@@ -142,7 +167,21 @@ def test_filter_keeps_what_sql_keeps(row_filter, rows) -> None:
 
 @pytest.mark.parametrize(
     "row_filter",
-    ["i >", "nope = 1", "i = 'x'", "i = 1 and", "s > 5 5", "d = 'a'", "i.j = 1", "x like 'a%'"],
+    [
+        "i >",
+        "nope = 1",
+        "i = 'x'",
+        "i = 1 and",
+        "s > 5 5",
+        "d = 'a'",
+        "i.j = 1",
+        "x like 'a%'",
+        "t = '10:00:00.1234567'",
+        "t = '10:00+02:00'",
+        "f = 'a'",
+        "f = 'nan'",
+        "x > 'nan'",
+    ],
 )
 def test_filter_that_cannot_be_is_refused_in_one_line(row_filter: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
