@@ -340,7 +340,8 @@ def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
 
 
 def _parquet_rows(path: Path, most: int) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path) as source:
+    # In nanoseconds, INT96's years beyond 2262 would be others, without a word.
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as source:
         for batch in source.iter_batches(batch_size=most):
             yield pa.Table.from_batches([batch])
 

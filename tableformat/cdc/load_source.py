@@ -141,7 +141,9 @@ class LoadSource:
                     yield from file.iter_batches(batch_size=_ROWS, row_groups=groups)
 
     def _open(self, path: str) -> pq.ParquetFile:
-        return pq.ParquetFile(self.filesystem.open_input_file(path))
+        source = self.filesystem.open_input_file(path)
+        # In nanoseconds, years beyond 2262 would be others, without a word.
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
 
     def _csv(self, path: str, schema: Schema) -> Iterator[pa.RecordBatch]:
         kinds = {

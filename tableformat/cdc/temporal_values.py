@@ -23,6 +23,7 @@ POSITIVE_INFINITY_US = 9_223_372_036_825_200_000
 INFINITIES_NS = (-29_575_808_000, 22_375_808_000)
 YEARS_OF_CYCLE, DAYS_OF_CYCLE = 400, 146_097
 UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_OFFSET = "[+-][0-9:]+$"
 NANOS_MIN, NANOS_MAX = -(2**63), 2**63 - 1
 
 Decode = Callable[[pa.Array], pa.Array]
@@ -43,7 +44,11 @@ def times_decoder(unit: str | None) -> Decode:
 
     def decode(values: pa.Array) -> pa.Array:
         if pa.types.is_string(values.type):
-            # Arrow parses instants, not times. ZonedTime always ends with Z (UTC).
+            if pc.any(pc.match_substring_regex(values, _OFFSET), min_count=0).as_py():
+                raise pa.ArrowInvalid(
+                    "a time of day with an offset from UTC: no column can hold it"
+                )
+            # Arrow parses instants, not times. Debezium's ZonedTime ends with Z (UTC).
             instants = pc.binary_join_element_wise("1970-01-01T", without_utc(values), "")
             micros = instants.cast(pa.timestamp("us")).cast(pa.int64())
         else:

@@ -307,6 +307,15 @@ def test_decimal_of_a_csv_file_is_its_number_or_refused(tmp_path, text, number):
     assert found == {1: Decimal(number), 2: None}
 
 
+def test_years_far_away_in_int96_are_loaded_as_they_are(tmp_path):
+    at = [dt.datetime(1, 1, 1), dt.datetime(2024, 2, 29, 1, 2, 3, 4), dt.datetime(9999, 12, 31)]
+    rows = pa.table({"id": [1, 2, 3], "at": pa.array(at, pa.timestamp("us"))})
+    pq.write_table(rows, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    table = memory_catalog().create_table("shop.far", rows.schema, primary_key=["id"])
+    load_files(table.environment, table.identifier, open_source(str(tmp_path)))
+    assert table.refresh().scan().to_arrow().column("at").to_pylist() == at
+
+
 def test_csv_is_read_as_databases_write_it(tmp_path):
     catalog = memory_catalog(str(tmp_path / "index"))
     schema = pa.schema([

@@ -124,6 +124,7 @@ def test_value_is_decoded_exactly_and_null_stays_null(
         (TimeType(), pa.int64(), None, 86_400_000_000),
         (TimeType(), pa.int64(), None, -1),
         (TimeType(), pa.int64(), Encoding.NANOS, 1),
+        (TimeType(), pa.string(), Encoding.ISO, "10:00:00+02:00"),
         (TimestampType(), pa.string(), None, "2013-01-01T12:00:00Z"),
         (TimestampType(), pa.string(), Encoding.ISO, "2013-01-01T12:00:00+02:00"),
         (TimestampType(), pa.int64(), Encoding.NANOS, 1),
@@ -140,6 +141,7 @@ def test_value_that_the_column_cannot_hold_is_bad_and_the_others_are_not(
     decoded, bad = decode(kind, wire, [None] * 3 + [value] + [None] * 4, hint)
     assert list(bad) == [3]
     assert bad[3].startswith("column 'c': ")
+    assert ("offset from UTC" in bad[3]) == (value == "10:00:00+02:00")
     assert decoded == [None] * 8
 
 

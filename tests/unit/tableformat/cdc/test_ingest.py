@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
 from collections.abc import Sequence
@@ -476,6 +477,21 @@ def test_parquet_files_are_read_as_typed_rows(catalog: TableCatalog, tmp_path: P
     assert state_of(table) == {1: ("EU", None), 2: ("EU", None)}
     with pytest.raises(InvalidInputError, match="cannot read events"):
         list(ingest_files(plan, [tmp_path / "missing.parquet"]))
+
+
+def test_years_far_away_in_int96_are_typed_rows_as_they_are(
+    catalog: TableCatalog, tmp_path: Path
+) -> None:
+    rows = pa.table({"id": [1], "at": pa.array([dt.datetime(9999, 12, 31)], pa.timestamp("us"))})
+    table = catalog.create_table("shop.far", rows.schema, primary_key=["id"])
+    path = tmp_path / "rows.parquet"
+    pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
+    plan = plan_sink(
+        table.environment, table.identifier, format_name="upsert", options={}, branch="staging"
+    )
+    list(ingest_files(plan, [path]))
+    staged = table.refresh().scan(branch="staging").to_arrow()
+    assert staged.column("at").to_pylist() == [dt.datetime(9999, 12, 31)]
 
 
 @pytest.mark.parametrize("format_name", ["upsert", "append"])
