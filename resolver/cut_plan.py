@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -28,6 +29,7 @@ from resolver.number_text import plural
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import batch_in, committed_batch
 from tableformat.cdc.cuts import CutName, cut_of
+from tableformat.cdc.many.positions import decode_offsets, transactions_end
 from tableformat.cdc.many.set_aside import left_out
 from tableformat.commit.branch_history import branch_history, snapshots_by_id, summary_of
 from tableformat.commit.carried_properties import load_carried
@@ -38,10 +40,13 @@ from tableformat.spec.names import (
     BATCH_TABLES,
     MAIN_BRANCH,
     QUERY_ID,
+    SOURCE_OFFSETS,
+    SOURCE_TRANSACTION,
     STAGING_BRANCH,
 )
 
 MAX_BATCH = (1 << 63) - 1  # of who is not waited for
+_OF_TRANSACTIONS = (SOURCE_OFFSETS, SOURCE_TRANSACTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +90,16 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
-    """A batch of several tables, and the snapshot that says so."""
+    """A batch of several tables, and the snapshot that says so.
+
+    Attributes:
+        source: What is recorded with it: where it ends, and after which source transaction.
+    """
 
     name: CutName
     tables: tuple[str, ...]
     snapshot: Snapshot
+    source: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +130,7 @@ class _Member:
         found = batch_in(carried.writers, query, head.snapshot_id)
         if found is None or BATCH_TABLES not in found.source:
             return None
-        return _batch(query, found.number, found.source[BATCH_TABLES], head, self.name)
+        return _batch(query, found.number, found.source, head, self.name)
 
     def cut(self, query: str) -> int:
         """The last cut that it was published with; -1: none. It may show an older batch."""
@@ -223,16 +233,18 @@ def plan_cut(
     begun = CutName(query, max(member.cut(query) for member in members))
     ahead = [batch for member in members if (batch := member.published(query)) is not None]
     least = max([begun.batch, *(batch.name.batch for batch in ahead)])
+    # The newest published one, too: what it touches may be published, and others wait below.
+    found_in = [*waiting, *(batch for batch in ahead if batch.name.batch == least)]
+    batches = sorted((b for b in found_in if b.name.query == query), key=lambda b: b.name)
+    torn = _torn(batches)
     is_unfinished = any(member.covered(begun) for member in members)
-    number, waits_for = begun.batch if is_unfinished else None, ""
+    number = begun.batch if is_unfinished and begun.batch not in torn else None
+    waits_for = ""
     if number is None:
         known = {member.name: member.staged(query) for member in members}
-        # The newest published one, too: what it touches may be published, and others wait below.
-        found_in = [*waiting, *(batch for batch in ahead if batch.name.batch == least)]
-        batches = sorted((b for b in found_in if b.name.query == query), key=lambda b: b.name)
         known |= dict.fromkeys(set_aside, MAX_BATCH)
         number, waits_for = _newest_whole(
-            batches, known, seen=seen.get(query, -1), least=least, limit=limit
+            batches, known, seen=seen.get(query, -1), least=least, limit=limit, torn=torn
         )
     if number is None:
         return CutPlan(waits_for=waits_for)
@@ -265,10 +277,12 @@ def _newest_whole(
     seen: int,
     least: int,
     limit: int | None,
+    torn: Collection[int],
 ) -> tuple[int | None, str]:
     """The newest batch, none before which is incomplete; and why not a later one."""
     whole: int | None = None
     count = 0
+    why = ""
     for batch in batches:
         number = batch.name.batch
         unknown = [table for table in batch.tables if table not in staged]
@@ -286,11 +300,14 @@ def _newest_whole(
             return _at_least(whole, least, f"batch {batch.name} is not staged on {lacking[0]} yet")
         if number > seen:
             break
+        if number in torn:
+            why = f"batch {batch.name} was staged in two ways; the stream mends it when it starts"
+            continue
         count += number > least and number != whole
         if limit is not None and count > limit:
             break
-        whole = number
-    return _at_least(whole, least, "")
+        whole, why = number, ""
+    return _at_least(whole, least, why)
 
 
 def _at_least(whole: int | None, least: int, why: str) -> tuple[int | None, str]:
@@ -321,12 +338,14 @@ def _batch_of(snapshot: Snapshot, table: str) -> _Batch | None:
     if BATCH_TABLES not in summary or QUERY_ID not in summary:
         return None
     number = parse_decimal(summary.get(BATCH_ID, ""))
-    return _batch(summary[QUERY_ID], number, summary[BATCH_TABLES], snapshot, table)
+    return _batch(summary[QUERY_ID], number, summary, snapshot, table)
 
 
-def _batch(query: str, number: int | None, text: str, snapshot: Snapshot, table: str) -> _Batch:
+def _batch(
+    query: str, number: int | None, source: Mapping[str, str], snapshot: Snapshot, table: str
+) -> _Batch:
     try:
-        tables = json.loads(text)
+        tables = json.loads(source[BATCH_TABLES])
     except ValueError:
         tables = None
     if number is None or not isinstance(tables, list):
@@ -335,4 +354,27 @@ def _batch(query: str, number: int | None, text: str, snapshot: Snapshot, table:
             table=table,
             snapshot_id=snapshot.snapshot_id,
         )
-    return _Batch(name=CutName(query, number), tables=tuple(map(str, tables)), snapshot=snapshot)
+    return _Batch(
+        name=CutName(query, number),
+        tables=tuple(map(str, tables)),
+        snapshot=snapshot,
+        source={each: source[each] for each in _OF_TRANSACTIONS if each in source},
+    )
+
+
+def _torn(batches: Sequence[_Batch]) -> frozenset[int]:
+    """Numbers at which tables are not at one transaction.
+
+    Two processes of one stream, or a commit that landed late, may leave two batches of one number,
+    each on some tables, or one that reaches beyond those after it. The stream brings the tables to
+    where the furthest is with its next start, as a later batch.
+    """
+    furthest, torn = -1, set()
+    for number, those in groupby(batches, key=lambda each: each.name.batch):
+        of_one = [each for each in those if SOURCE_TRANSACTION in each.source]
+        ways = {(each.tables, each.source[SOURCE_TRANSACTION]) for each in of_one}
+        ends = [transactions_end(decode_offsets(each.source[SOURCE_OFFSETS])) for each in of_one]
+        if len(ways) > 1 or (ends and min(ends) < furthest):
+            torn.add(number)
+        furthest = max([furthest, *ends])
+    return frozenset(torn)

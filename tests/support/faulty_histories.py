@@ -7,9 +7,12 @@ What is right is told by a dict, by the server's own words (asked past the proxy
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gzip
 import json
 import os
+import queue
 import random
 import re
 import signal
@@ -17,6 +20,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,6 +63,33 @@ class Ended:
         return f"icefold {' '.join(self.argv)} -> {self.code} in {self.seconds:.1f} s\n{self.err}"
 
 
+@dataclass
+class Running:
+    """A command that may still run; `ended` waits for it."""
+
+    argv: list[str]
+    out: Path
+    err: Path
+    started_s: float
+    pid: int = 0
+    code: int | None = None
+    _news: threading.Event = field(default_factory=threading.Event)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def ended(self, patience_s: float | None = None) -> Ended | None:
+        """How it ended; None: it does not within `patience_s`."""
+        if not self._news.wait(patience_s):
+            return None
+        assert self.code is not None
+        seconds = time.monotonic() - self.started_s
+        return Ended(self.argv, self.code, self.out.read_text(), self.err.read_text(), seconds)
+
+
 class Commands:
     """Processes forked from one that has imported `icefold`."""
 
@@ -72,10 +103,56 @@ class Commands:
             cwd=ROOT,
         )
         self._count = 0
+        self._starting: queue.Queue[Running] = queue.Queue()
+        self._up: queue.Queue[Running] = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def close(self) -> None:
-        with self._process:  # closes its pipes, which ends it, and waits
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # which ends it
+        self._listener.join()
+        with self._process:
             pass
+
+    def _listen(self) -> None:
+        running: dict[int, Running] = {}
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            what, pid, *code = line.split()
+            if what == "started":
+                one = running[int(pid)] = self._starting.get()
+                one.pid = int(pid)
+                self._up.put(one)
+            else:
+                one = running.pop(int(pid))
+                one.code = int(code[0])
+                one._news.set()
+
+    def start(
+        self,
+        argv: list[str],
+        *,
+        read_timeout_s: float | None = IMPATIENT_S,
+        lease_ms: int | None = None,
+    ) -> Running:
+        """Start one; others may run beside it."""
+        self._count += 1
+        out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
+        assert self._process.stdin is not None
+        request = {
+            "argv": argv,
+            "out": str(out),
+            "err": str(err),
+            "read_timeout_s": read_timeout_s,
+            "lease_ms": lease_ms,
+        }
+        out.touch()
+        err.touch()  # it may be killed before it opens them
+        self._starting.put(Running(argv, out, err, time.monotonic()))
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._up.get(timeout=HANGS_AFTER_S)
 
     def run(
         self,
@@ -85,27 +162,14 @@ class Commands:
         read_timeout_s: float | None = IMPATIENT_S,
     ) -> Ended:
         """Run one to its end; `kill`: seconds after its start, and the signal."""
-        self._count += 1
-        out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        started = time.monotonic()
-        request = {
-            "argv": argv,
-            "out": str(out),
-            "err": str(err),
-            "read_timeout_s": read_timeout_s,
-        }
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        pid = int(self._process.stdout.readline().split()[1])
+        running = self.start(argv, read_timeout_s=read_timeout_s)
         wait_s, number = kill or (HANGS_AFTER_S, signal.SIGABRT)
-        watch = subprocess.Popen(["sh", "-c", f"sleep {wait_s}; kill -{number} {pid} 2>/dev/null"])
-        code = int(self._process.stdout.readline().split()[2])
-        watch.kill()
-        watch.wait()
-        seconds = time.monotonic() - started
-        return Ended(argv, code, out.read_text(), err.read_text(), seconds)
+        ended = running.ended(wait_s)
+        if ended is None:
+            running.signal(number)
+            ended = running.ended()
+        assert ended is not None
+        return ended
 
 
 class RestWorld:
@@ -222,14 +286,15 @@ class BucketWorld:
     def metadata(self, table: str) -> dict[str, Any]:
         with sqlite3.connect(self.database, timeout=30) as connection:
             [[location]] = connection.execute(
-                "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?",
-                [table.split(".")[1]],
+                "SELECT metadata_location FROM iceberg_tables"
+                " WHERE table_namespace = ? AND table_name = ?",
+                table.split("."),
             ).fetchall()
         connection.close()
         url = f"{self.upstream}/{location.removeprefix('s3://')}"
         reply = requests.get(url, headers={"Authorization": _ANYBODY}, timeout=20)
         reply.raise_for_status()
-        return {**reply.json(), "location-of-it": location}
+        return {**_unzipped(reply.content), "location-of-it": location}
 
     def draw(self, rng: random.Random) -> list[Fault]:
         expired = _xml("ExpiredToken")
@@ -331,12 +396,12 @@ class DatabaseWorld:
         with psycopg.connect(url) as connection:
             found = connection.execute(
                 "SELECT metadata_location FROM iceberg_tables"
-                " WHERE catalog_name = %s AND table_name = %s",
-                [self.name, table.split(".")[1]],
+                " WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
+                [self.name, *table.split(".")],
             ).fetchone()
         assert found is not None
-        text = Path(found[0].removeprefix("file://")).read_text()
-        return {**json.loads(text), "location-of-it": found[0]}
+        content = Path(found[0].removeprefix("file://")).read_bytes()
+        return {**_unzipped(content), "location-of-it": found[0]}
 
     def draw(self, rng: random.Random) -> list[Fault]:
         swap, commit, read = r"UPDATE iceberg_tables", r"COMMIT", r"SELECT .*iceberg_tables"
@@ -359,7 +424,7 @@ class History:
     seed: int
     table: str = ""
     main: Rows = field(default_factory=dict)
-    pending: dict[int, int | None] = field(default_factory=dict)
+    pending: list[dict[int, int | None]] = field(default_factory=list)  # by batch
     failures: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     lines: ClassVar[dict[str, int]] = {}
@@ -515,7 +580,7 @@ class History:
                 self._fail("does not recover", ended)
                 return
             tries += 1
-        self.pending.update(batch)
+        self.pending.append(batch)
 
     def _check_claim(self, ended: Ended, *, landed: bool, must_land: bool = True) -> None:
         """A command that says it failed has done nothing; one that says it is done has."""
@@ -528,9 +593,11 @@ class History:
         if ended.code == 1 and landed and not told:
             self._fail("said failed, and has landed", ended)
 
-    def _published(self) -> Rows:
+    def _published(self, count: int | None = None) -> Rows:
+        """The rows with so many of the staged batches, or all."""
         rows = {**self.main}
-        for key, value in self.pending.items():
+        changes = [each for batch in self.pending[:count] for each in batch.items()]
+        for key, value in changes:
             if value is None:
                 rows.pop(key, None)
             else:
@@ -552,6 +619,12 @@ class History:
             0.6 if any(f.kind == "late" and f.used and f.delay_s < 1 for f in self.faults) else 0
         )
         found, head = self.rows(), self._heads().get("main")
+        if publishes and any(f.kind == "stale" and f.used for f in self.faults):
+            # It publishes what it was shown.
+            for count in range(len(self.pending), 0, -1):
+                if found == self._published(count) != self.main:
+                    self.main, self.pending = found, self.pending[count:]
+                    return ended
         if wanted != self.main:
             moved = found == wanted
             if not moved and found != self.main:
@@ -601,6 +674,7 @@ class History:
             argv[0] == "expire"
             and ended.code == 1
             and not ended.is_unknown
+            and "snapshots have expired" not in ended.err
             and before - self._snapshots()
         ):
             self._fail("expiry said it failed, and has expired", ended)
@@ -660,6 +734,13 @@ class History:
         if len(dict(rows)) != len(rows):
             self._fail(f"keys twice: {sorted(rows)}")
         return dict(rows)
+
+
+def _unzipped(content: bytes) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(
+        gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    )
+    return read
 
 
 def _properties(given: dict[str, str]) -> list[str]:

@@ -2,8 +2,9 @@
 
     python -m tests.support.forked_commands < requests > notices
 
-A request is a line of JSON: `argv`, `out` and `err` (files), and `read_timeout_s` of the REST
-client, or null for the product's. Notices are `started PID` and `ended PID STATUS`.
+A request is a line of JSON: `argv`, `out` and `err` (files), `read_timeout_s` of the REST
+client and `lease_ms`, each null for the product's. Notices are `started PID` and
+`ended PID STATUS`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import traceback
 from typing import Any
 
-import lock
+import lock.open
 import maintenance.cli.start
 import resolver
 import tableformat
@@ -72,6 +73,8 @@ def _start(request: dict[str, Any]) -> int:
         os.dup2(null, 0)
         if request["read_timeout_s"]:
             tableformat.catalog.rest_client._READ_TIMEOUT_S = request["read_timeout_s"]
+        if request["lease_ms"]:
+            lock.open.open_lock.__kwdefaults__["lease_ms"] = request["lease_ms"]
         sys.argv = ["icefold", *request["argv"]]
         try:
             maintenance.cli.start.main()

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tableformat.cdc.events import ORDINAL, VALUE, EventBatch
 from tableformat.cdc.many.buffers import PLACED_SCHEMA, MessageBuffers, by_table, next_offset
 from tableformat.cdc.many.planned_tables import plan_new_tables
-from tableformat.cdc.many.positions import Offsets, Place
+from tableformat.cdc.many.positions import Offsets, Place, UnfinishedBatch
 from tableformat.cdc.many.source import (
     EARLIEST,
     POLL_MESSAGES,
@@ -275,9 +275,13 @@ class LocalEngine:
 
     def _finish(self) -> None:
         """Do a batch again for those of its tables that lack it."""
-        found = self._tables.unfinished()
-        if found is None:
-            return
+        before: UnfinishedBatch | None = None
+        while (found := self._tables.unfinished()) not in (None, before):
+            assert found is not None
+            self._finish_one(found)
+            before = found  # a table that waits for its first row lacks it still
+
+    def _finish_one(self, found: UnfinishedBatch) -> None:
         lacking = [self._tables.tables[name] for name in found.lacking]
         topics = {topic for table in lacking for topic in table.topics}
         ends = {place: end for place, end in found.ends.items() if place[0] in topics}

@@ -104,26 +104,58 @@ def read_position(state: TableState, branch: str, query_id: str) -> TablePositio
 def unfinished(positions: Mapping[str, TablePosition]) -> UnfinishedBatch | None:
     """The newest batch, if some of its tables lack it.
 
+    Batches that end with transactions are also looked at for what two processes, or a commit that
+    landed late, have left: of one number two batches, each on some tables. What a table lacks up to
+    where the other one ends is a batch of its own then, behind all that there are: the transaction
+    topic is read from that end on, so nobody else would take it for new.
+
     Args:
         positions: Of all tables that the stream may have written.
     """
-    newest = max(positions.values(), key=lambda each: each.batch, default=TablePosition())
-    holders = [each for each in positions.values() if each.batch == newest.batch]
     empty = TablePosition()
-    lacking = [n for n in newest.tables if positions.get(n, empty).batch < newest.batch]
-    if not lacking:
-        return None
+    number = next_batch(positions.values()) - 1
+    holders = [each for each in positions.values() if each.batch == number >= 0]
+    named = sorted({name for each in holders for name in each.tables})
+    lacking = [name for name in named if positions.get(name, empty).batch < number]
+    if lacking:
+        return UnfinishedBatch(
+            number=number,
+            tables=tuple(named),
+            lacking=tuple(lacking),
+            # Also older offsets of a table's own topics: of those no lacking table has a topic.
+            ends=_furthest(holders),
+            transaction=max(holders, key=_reached).transaction,
+        )
+    for each in sorted(positions.values(), key=_reached, reverse=True):
+        known = {name: positions[name] for name in each.tables if name in positions}
+        behind = [n for n, p in known.items() if p.batch >= 0 and _reached(p) < _reached(each)]
+        if behind:
+            return UnfinishedBatch(
+                number=number + 1,
+                tables=tuple(behind),
+                lacking=tuple(behind),
+                ends=each.offsets,
+                transaction=each.transaction,
+            )
+    return None
+
+
+def transactions_end(offsets: Offsets) -> int:
+    """Where a batch ends in the transaction topic; -1: batches do not end with transactions."""
+    ends = (at for (topic, _), at in offsets.items() if topic.endswith(".transaction"))
+    return max(ends, default=-1)
+
+
+def _reached(position: TablePosition) -> int:
+    return -1 if position.transaction is None else transactions_end(position.offsets)
+
+
+def _furthest(positions: Iterable[TablePosition]) -> dict[Place, int]:
     ends: dict[Place, int] = {}
-    for each in holders:
-        # Also the older offsets of a table's own topics: of those no lacking table has a topic.
-        ends |= each.offsets
-    return UnfinishedBatch(
-        number=newest.batch,
-        tables=newest.tables,
-        lacking=tuple(lacking),
-        ends=ends,
-        transaction=newest.transaction,
-    )
+    for each in positions:
+        for place, at in each.offsets.items():
+            ends[place] = max(at, ends.get(place, at))
+    return ends
 
 
 def next_batch(positions: Iterable[TablePosition]) -> int:

@@ -1,0 +1,154 @@
+"""Processes of one stream at once, killed ones, and late commits: nothing is torn or lost.
+
+Each batch is staged table by table. Between any two commits another process of the stream may run,
+this one may die, or its request may be on its way still and land when nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from resolver import resolve_group
+from tableformat.cdc.many import staging
+from tableformat.cdc.many.local_engine import Cut
+from tableformat.errors import CommitUnknownError, FencedError, NotFoundError
+from tests.crash.test_run_kills import balances, transaction
+from tests.support.fake_kafka import FakeCluster
+from tests.support.memory_tables import memory_catalog
+from tests.support.stream_worlds import engine_of
+
+TABLES, ACCOUNTS, START = ("a", "b", "c"), 3, 100
+commit_of_table = staging._commit
+
+
+class Bank:
+    """Transfers, the processes that stage them, and what tables must show."""
+
+    def __init__(self, seed, monkeypatch):
+        self.rng, self.number, self.depth, self.late = random.Random(seed), 1, 0, []
+        self.catalog, self.cluster = memory_catalog(), FakeCluster()
+        self.held = {name: dict.fromkeys(range(ACCOUNTS), START) for name in TABLES}
+        transaction(self.cluster, self.number, "c", self.held)
+        monkeypatch.setattr(staging, "_commit", self.commit)
+
+    def transfer(self):
+        rng, self.number = self.rng, self.number + 1
+        amount, changed = rng.randint(1, 50), {}
+        for table, sign in zip(rng.choices(TABLES, k=2), (-1, 1), strict=True):
+            account = rng.randrange(ACCOUNTS)
+            self.held[table][account] += sign * amount
+            changed.setdefault(table, {})[account] = self.held[table][account]
+        transaction(self.cluster, self.number, "u", changed)
+
+    def run(self):
+        """A process that stages what there is, however it ends."""
+        self.depth += 1
+        with contextlib.suppress(FencedError, CommitUnknownError):
+            engine = engine_of(self.catalog, self.cluster, cut=Cut.TRANSACTION, settle_ms=0)
+            engine.run(follow=False)
+        self.depth -= 1
+
+    def commit(self, environment, ready, *, batch, names):
+        def land():
+            return commit_of_table(environment, ready, batch=batch, names=names)
+
+        if self.depth and self.rng.random() < 0.5:
+            self.happen(land)
+        return land()
+
+    def happen(self, land):
+        event = self.rng.choice(["die", "late", "beside", "beside"])
+        if event == "beside" and self.depth < 3:
+            for _ in range(self.rng.randint(0, 2)):
+                self.transfer()
+            self.run()
+            if self.rng.random() < 0.3:
+                self.publish()
+        elif event in ("die", "late"):
+            if event == "late":
+                self.late.append(land)
+            raise CommitUnknownError("nobody knows")
+
+    def land_late(self):
+        """A request of before reaches the catalog."""
+        if self.late:
+            with contextlib.suppress(FencedError):
+                self.late.pop(self.rng.randrange(len(self.late)))()
+
+    def publish(self):
+        tables = [self.catalog.load_table(name) for name in self.catalog.list_tables("shop")]
+        if tables:
+            try:
+                resolve_group(tables)
+            except NotFoundError:
+                return
+            self.check()
+
+    def check(self):
+        """Every cut holds all the money."""
+        for cut in self.catalog.cuts("shop"):
+            held = [balances(self.catalog.load_table(n), at) for n, at in cut.snapshots.items()]
+            total = sum(sum(each.values()) for each in held)
+            assert total == START * ACCOUNTS * len(TABLES), cut.name
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 12), pytest.param(1000, 500, marks=pytest.mark.long)]
+)
+def test_processes_of_one_stream_lose_no_event_and_tear_no_transaction(first, count, monkeypatch):
+    for seed in range(first, first + count):
+        bank = Bank(seed, monkeypatch)
+        bank.run()
+        for _ in range(8):
+            step = bank.rng.choice([bank.transfer, bank.run, bank.land_late, bank.publish])
+            step()
+        while bank.late:
+            bank.land_late()
+        monkeypatch.setattr(staging, "_commit", commit_of_table)
+        bank.run()
+        bank.publish()
+        names = [f"shop.{name}" for name in TABLES]
+        shown = [balances(bank.catalog.load_table(name)) for name in names]
+        assert shown == [bank.held[name] for name in TABLES], f"seed {seed}"
+
+
+def test_two_batches_of_one_number_are_in_no_cut_and_lose_nothing(monkeypatch):
+    """One process is about to commit on `a`; another has more to stage, and dies before `a`."""
+    catalog, cluster = memory_catalog(), FakeCluster()
+
+    def engine():
+        return engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+
+    def publish():
+        tables = [catalog.load_table(f"shop.{name}") for name in "ab"]
+        said = resolve_group(tables).describe()
+        return said, [balances(catalog.load_table(table.name)) for table in tables]
+
+    transaction(cluster, 1, "c", {"a": {0: 100}, "b": {0: 100}})
+    engine().run(follow=False)
+    transaction(cluster, 2, "u", {"a": {0: 100}})
+
+    def dying(environment, ready, *, batch, names):
+        if ready.table.name == "shop.a":
+            raise CommitUnknownError("it has died")
+        return commit_of_table(environment, ready, batch=batch, names=names)
+
+    def slow(environment, ready, *, batch, names):
+        transaction(cluster, 3, "u", {"a": {0: 60}, "b": {0: 140}})
+        monkeypatch.setattr(staging, "_commit", dying)
+        with pytest.raises(CommitUnknownError):
+            engine().run(follow=False)
+        monkeypatch.setattr(staging, "_commit", commit_of_table)
+        return commit_of_table(environment, ready, batch=batch, names=names)
+
+    first = engine()
+    monkeypatch.setattr(staging, "_commit", slow)
+    first.run(follow=False)
+    said, shown = publish()
+    assert "batch kafka:shop/1 was staged in two ways" in said
+    assert shown == [{0: 100}, {0: 100}]
+    engine().run(follow=False)
+    assert publish()[1] == [{0: 60}, {0: 140}]
