@@ -122,9 +122,9 @@ class Scheduler:
         self._lock = lock
         self._observers = tuple(observers)
         self._watched: dict[Identifier, WatchedTable] = {}
-        self._results: queue.SimpleQueue[Look | Finished | GroupFinished | _Woken] = (
-            queue.SimpleQueue()
-        )
+        # No `SimpleQueue`: CPython's (3.11, 3.12) waits for ever where a signal interrupts it after
+        # its time is over, as one does that was sent to a stopped process.
+        self._results: queue.Queue[Look | Finished | GroupFinished | _Woken] = queue.Queue()
         self._rediscover_ms = 0.0
         self._stops = 0
         self._once = False

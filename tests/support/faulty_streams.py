@@ -296,9 +296,8 @@ class StreamHistory:
             one.signal(signal.SIGTERM)
         for one in list(self.running):
             if one.ended(STOPS_WITHIN_S) is None:
-                one.signal(signal.SIGKILL)
-                ended = one.ended()
-                self._fail("does not stop", ended)
+                one.signal(signal.SIGABRT)
+                self._fail("does not stop", one.ended())
         self._reap()
         for proxy in self.world.proxies:
             proxy.settle()

@@ -9,6 +9,7 @@ client and `lease_ms`, each null for the product's. Notices are `started PID` an
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
@@ -69,6 +70,7 @@ def _start(request: dict[str, Any]) -> int:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(file, number)
             os.close(file)
+        faulthandler.enable()  # SIGABRT says what every thread does
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         if request["read_timeout_s"]:
