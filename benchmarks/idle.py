@@ -36,7 +36,7 @@ from tableformat.paths import data_file_locations
 from tableformat.write.data_files import write_data_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.int64())])
-COMMAND = [sys.executable, "-c", "from maintenance.cli.main import main; main()"]
+COMMAND = [sys.executable, "-c", "from maintenance.cli.start import main; main()"]
 SHARE_MAX = 0.05
 RATIO_MAX = 1.5
 FILES_PER_COMMIT = 1000

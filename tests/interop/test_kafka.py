@@ -39,7 +39,7 @@ class Shell:
         source += ["--connector-jar", str(self.broker.connector)]
         return subprocess.Popen(
             [
-                *(sys.executable, "-c", "from maintenance.cli.main import main; main()"),
+                *(sys.executable, "-c", "from maintenance.cli.start import main; main()"),
                 *("--warehouse", self.warehouse, "ingest", "shop.orders", "--json"),
                 *(*source, "--checkpoint", str(self.checkpoint), *words),
             ],
@@ -237,7 +237,7 @@ class ManyShell:
         source += ["--connector-jar", str(self.broker.connector)]
         return subprocess.Popen(
             [
-                *(sys.executable, "-c", "from maintenance.cli.main import main; main()"),
+                *(sys.executable, "-c", "from maintenance.cli.start import main; main()"),
                 *("--warehouse", self.warehouse, command, *source, "--json", *words),
             ],
             cwd=ROOT,

@@ -28,7 +28,7 @@ def run(folder: Path, *words: str | Path, fails: bool = False) -> str:
     program.parent.mkdir(exist_ok=True)
     program.write_text(
         f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -c "
-        "'from maintenance.cli.main import main; main()' \"$@\"\n"
+        "'from maintenance.cli.start import main; main()' \"$@\"\n"
     )
     program.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {

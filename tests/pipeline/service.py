@@ -23,7 +23,7 @@ PROGRAMS = ("java", "python")  # others live for a moment, as a fork with the me
 MINUTE_S, MIB = 60.0, 1 << 20
 # An hour at this slope is a fifth of what an ingest takes: under it is what the heap's size does.
 GROWTH_MIB_PER_MINUTE = 2.0
-PROGRAM = "from maintenance.cli.main import main; main()"
+PROGRAM = "from maintenance.cli.start import main; main()"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -50,7 +50,7 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 SEED, TRANSACTIONS = 11, 300
 ARRIVAL_S = 300
-PROGRAM = "from maintenance.cli.main import main; main()"
+PROGRAM = "from maintenance.cli.start import main; main()"
 
 
 @dataclass

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     program = tmp_path / "bin" / "icefold"
     program.parent.mkdir()
     program.write_text(
-        f"#!{sys.executable}\nfrom maintenance.cli.main import main\nmain()\n", encoding="utf-8"
+        f"#!{sys.executable}\nfrom maintenance.cli.start import main\nmain()\n", encoding="utf-8"
     )
     program.chmod(0o755)
     return tmp_path

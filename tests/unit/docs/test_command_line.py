@@ -57,7 +57,7 @@ def test_commands_named_on_the_page_exist() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_made_as_written(shell) -> None:
     assert f"_ICEFOLD_COMPLETE={shell}_source" in PAGE or f"{shell}_source" in PAGE
-    script = "from maintenance.cli.main import main; main()"
+    script = "from maintenance.cli.start import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.argv = ['icefold']; {script}"],
         env={"_ICEFOLD_COMPLETE": f"{shell}_source", "PYTHONPATH": str(ROOT),

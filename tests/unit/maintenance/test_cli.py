@@ -309,7 +309,7 @@ def test_help_lists_every_option_of_every_format(shell):
 
 @pytest.mark.slow
 def test_console_script_runs_in_a_process_of_its_own(tmp_path):
-    code = "from maintenance.cli.main import main; main()"
+    code = "from maintenance.cli.start import main; main()"
     result = subprocess.run(
         [sys.executable, "-c", code, "--warehouse", str(tmp_path / "w"), "scan", "a.b"],
         cwd=ROOT, capture_output=True, text=True,

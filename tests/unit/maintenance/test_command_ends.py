@@ -35,7 +35,7 @@ def warehouse(tmp_path):
 
 
 def command(warehouse, *words: str) -> list[str]:
-    script = "from maintenance.cli.main import main; main()"
+    script = "from maintenance.cli.start import main; main()"
     return [sys.executable, "-c", script, "--warehouse", str(warehouse), *words]
 
 

@@ -52,7 +52,7 @@ def ok(tmp_path, *words):
 
 
 def start(tmp_path, *words):
-    code = "from maintenance.cli.main import main; main()"
+    code = "from maintenance.cli.start import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, "--warehouse", str(tmp_path / "warehouse"), *words],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -200,7 +200,7 @@ def installed_example(tmp_path_factory):
     return target
 
 
-MAIN = "from maintenance.cli.main import main; main()"
+MAIN = "from maintenance.cli.start import main; main()"
 MAXWELL = [
     {"table": "orders", "type": "insert", "ts": 1, "data": {"id": 1, "status": "new"}},
     {"table": "orders", "type": "bootstrap-insert", "data": {"id": 2, "status": "new"}},
