@@ -95,13 +95,13 @@ class DebeziumRows:
         """Change rows of events that are rows themselves."""
         op = self._column("__op")
         mark = self._column("__deleted")
-        if pa.types.is_boolean(mark.type):
-            marked = as_mask(pc.fill_null(mark, False))
-        else:
-            marked = as_mask(pc.fill_null(pc.equal(pc.utf8_lower(mark), "true"), False))
-        delete = marked | as_mask(pc.fill_null(pc.equal(op, "d"), False))
-        upsert = ~delete & (as_mask(op.is_null()) | _is_one_of(op, UPSERT_OPS))
-        self._others(op, upsert | delete, np.ones(len(op), np.bool_))
+        mark = pc.fill_null(pc.utf8_lower(mark.cast(pa.string())), "false")
+        strange = ~_is_one_of(mark, ("true", "false"))
+        self._report(strange, "the event's '__deleted' is neither true nor false")
+        delete = _is_one_of(mark, ("true",)) | as_mask(pc.fill_null(pc.equal(op, "d"), False))
+        delete &= ~strange
+        upsert = ~(delete | strange) & (as_mask(op.is_null()) | _is_one_of(op, UPSERT_OPS))
+        self._others(op, upsert | delete | strange, np.ones(len(op), np.bool_))
         columns = {name: self._column(name) for name in self.codec.decoders}
         missing = {name: pa.nulls(int(upsert.sum()), a.type) for name, a in columns.items()}
         self._upserts(

@@ -712,6 +712,14 @@ def test_flattened_mark_may_be_a_boolean() -> None:
     assert kinds_and(parsed, "id") == [("-D", 1), ("+U", 2)]
 
 
+def test_flattened_mark_that_is_neither_true_nor_false_is_bad() -> None:
+    """It may be a delete: a row that stays is as wrong as one that goes."""
+    events = [flat(1, __deleted="1"), flat(2, __deleted="TRUE"), flat(3, __op="d", __deleted="t")]
+    parsed = parse(FORMAT, SCHEMA, batch_of(events), layout="flattened")
+    assert kinds_and(parsed, "id") == [("-D", 2)]
+    assert reasons(parsed) == ["the event's '__deleted' is neither true nor false"] * 2
+
+
 def test_flattened_tombstone_is_the_delete_of_its_key() -> None:
     parsed = parse(
         FORMAT,

@@ -79,6 +79,7 @@ EXACT = [
     ("s LIKE 'ab%'", StartsWith("s", "ab")),
     ("s NOT LIKE 'ab%'", NotStartsWith("s", "ab")),
     ("s LIKE 'ab'", EqualTo("s", "ab")),
+    ("s = 'O''Brien'", EqualTo("s", "O'Brien")),
     ("b IS NOT TRUE", Or(IsNull("b"), EqualTo("b", False))),
     ("isnan(f)", IsNaN("f")),
     ("g = 0.5", EqualTo("g", 0.5)),
