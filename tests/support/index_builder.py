@@ -58,12 +58,14 @@ def entries_of(rows: Sequence[tuple[int | None, int, int]]) -> Entries:
     )
 
 
-def source_of(path: str, keys: Sequence[int | None], *, first: int = 0) -> SourceFile:
-    """A data file whose row i has key `keys[i]`, read in batches of three rows."""
+def source_of(
+    path: str, keys: Sequence[int | None], *, first: int = 0, batch_rows: int = 3
+) -> SourceFile:
+    """A data file whose row i has key `keys[i]`, read in batches of so many rows."""
 
     def read() -> Iterator[pa.RecordBatch]:
-        for start in range(0, len(keys), 3):
-            part = list(keys[start : start + 3])
+        for start in range(0, len(keys), batch_rows):
+            part = list(keys[start : start + batch_rows])
             positions = np.arange(start, start + len(part), dtype=np.int64) + first
             columns = [pa.array(part, type=pa.int64()), pa.array(positions)]
             yield pa.record_batch(columns, names=["id", "_pos"])

@@ -391,7 +391,7 @@ def test_full_disk_is_reported_and_the_index_stays_usable(folder: Path) -> None:
 
 _FULL_DISK_BUILD = """
 index.close()
-sources = [t.source_of("c", list(range(30_000)))]
+sources = [t.source_of("c", list(range(30_000)), batch_rows=1_000)]
 try:
     t.build_local(Path(sys.argv[1]), sources, shards=1, binding=t.binding_at(9))
 except t.StoreUnavailableError as error:
@@ -404,7 +404,7 @@ def test_full_disk_stops_a_build_that_goes_on_later(folder: Path) -> None:
     child = run_child(folder, _FULL_DISK_BUILD, preexec_fn=limit_file_size)
     output, _ = child.communicate(timeout=120)
     assert output.startswith("unavailable"), output
-    sources = [source_of("c", list(range(30_000)))]
+    sources = [source_of("c", list(range(30_000)), batch_rows=1_000)]
     with build_local(folder, sources, shards=1, binding=binding_at(9)) as index:
         assert rows_of(index, [0, 29_999]) == [[("c", 0)], [("c", 29_999)]]
 
