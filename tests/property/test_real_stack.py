@@ -48,6 +48,7 @@ from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import rollback
 from tests.support.goals import goal
 from tests.support.interop_engines import duckdb_connection
+from tests.support.memory_disk import memory_disk
 from tests.support.table_checker import check_table
 
 NAME = "t.rows"
@@ -108,7 +109,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def create(self):
-        self.folder = tempfile.mkdtemp(prefix="icefold-machine-")
+        self.folder = tempfile.mkdtemp(prefix="icefold-machine-", dir=memory_disk())
         self.table = self.catalog().create_table(
             NAME,
             SCHEMA,

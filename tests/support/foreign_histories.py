@@ -36,6 +36,7 @@ from tests.support.foreign_tool import ForeignTool, LiveRow, now_ms
 from tests.support.interop_engines import duckdb_connection
 from tests.support.interruptions import interrupt
 from tests.support.lying_lock import GrantAllLock
+from tests.support.memory_disk import memory_disk
 from tests.support.staging_ledger import MARKER
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
@@ -91,7 +92,9 @@ class History:
 
     partition_by: tuple[str, ...]
     expires: bool  # else it rolls back: after both, what staging stands on may be past proving
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="icefold-foreign-")))
+    folder: Path = field(
+        default_factory=lambda: Path(tempfile.mkdtemp(prefix="icefold-foreign-", dir=memory_disk()))
+    )
     versions: dict[int, Version] = field(default_factory=dict)
     staged: dict[str, list[Staged]] = field(default_factory=lambda: {"staging": [], "cdc": []})
     origin: dict[Row, object] = field(default_factory=dict)
