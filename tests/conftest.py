@@ -1,7 +1,7 @@
 """How tests share the machine, and what they count: `goal("G4", kills=1)` of `tests.support.goals`.
 
 One JVM serves one xdist worker, the other workers go on meanwhile. `-m quick` selects what
-`scripts/test --quick` runs; all other test modules are imported nevertheless.
+`scripts/test --quick` runs; one worker imports all other test modules nevertheless.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ def pytest_collection():
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of what is imported only because a name may have moved, one worker imports all."""
+    is_another = getattr(config, "workerinput", {}).get("workerid", "gw0") != "gw0"
+    elsewhere = collection_path.parent == FOLDER and collection_path.name not in QUICK_FOLDERS
+    return True if is_another and elsewhere and config.getoption("markexpr") == QUICK else None
 
 
 @pytest.hookimpl(trylast=True)
