@@ -372,7 +372,7 @@ def _torn(batches: Sequence[_Batch]) -> frozenset[int]:
     furthest, torn = -1, set()
     for number, those in groupby(batches, key=lambda each: each.name.batch):
         of_one = [each for each in those if SOURCE_TRANSACTION in each.source]
-        ways = {(each.tables, each.source[SOURCE_TRANSACTION]) for each in of_one}
+        ways = {each.source[SOURCE_TRANSACTION] for each in of_one}
         ends = [transactions_end(decode_offsets(each.source[SOURCE_OFFSETS])) for each in of_one]
         if len(ways) > 1 or (ends and min(ends) < furthest):
             torn.add(number)

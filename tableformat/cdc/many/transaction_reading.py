@@ -96,14 +96,12 @@ class TransactionReading:
         for table in tables:
             for topic in table.topics:
                 self.cut.partitions[topic] = partitions.get(topic, 0)
-        joining = [(t, p) for t in tables for p in t.places(partitions) if p in begin]
-        behind = {
-            p for t, p in joining
-            if begin[p] == EARLIEST or t.position.offsets.get(p, -1) < newest
+        ends_of = {
+            p: 0 if begin[p] == EARLIEST else t.position.offsets.get(self.place, 0)
+            for t in tables for p in t.places(partitions) if p in begin
         }  # fmt: skip
-        self.cut.let_join(
-            p for t, p in joining if begin[p] == EARLIEST or t.name in self.tables.resumed
-        )
+        behind = {p for p, end in ends_of.items() if end < newest or begin[p] == EARLIEST}
+        self.cut.let_join(ends_of)
         boundaries_end = 0
         if self.place not in read:
             begin[self.place] = newest if newest >= 0 else EARLIEST

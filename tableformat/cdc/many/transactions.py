@@ -94,7 +94,7 @@ class Run:
     goes_along: bool = False
 
     def without_repeats(
-        self, seen: dict[tuple[str, str], int], topic: str, taken: Mapping[str, Taken], since: int
+        self, seen: dict[tuple[str, str], int], topic: str, taken: Mapping[str, Taken], lacks: range
     ) -> tuple[Bools, Run | None]:
         """What of it has not come before; `seen` grows by that.
 
@@ -102,7 +102,7 @@ class Run:
             seen: Numbers that have come, as bits, by transaction and topic.
             topic: Of the run.
             taken: Transactions that batches hold.
-            since: Those that ended before it may be new here nevertheless.
+            lacks: Where ended those of them that are new here nevertheless.
 
         Returns:
             Shape (count,), and the run of those; None: nothing is new.
@@ -112,7 +112,7 @@ class Run:
             return everything, self
         ended = taken.get(self.transaction)
         if ended is not None:
-            return (everything, self) if ended.offset < since else (~everything, None)
+            return (everything, self) if ended.offset in lacks else (~everything, None)
         mine = (self.transaction, topic)
         before, bits = seen.get(mine, 0), _bits(self.orders)
         seen[mine] = before | bits
@@ -242,7 +242,7 @@ class TransactionCut:
     _found: dict[Place, int] = field(default_factory=dict)  # messages
     _begun: set[str] = field(default_factory=set)
     _ended: OrderedDict[str, Boundary] = field(default_factory=OrderedDict)
-    _joined: dict[Place, int] = field(default_factory=dict)
+    _lacks: dict[Place, range] = field(default_factory=dict)
     _taken: OrderedDict[str, Taken] = field(default_factory=OrderedDict)
     _seen: dict[tuple[str, str], int] = field(default_factory=dict)
     _boundaries_read: int = 0
@@ -254,10 +254,16 @@ class TransactionCut:
             if each.counts is not None:
                 self._taken.setdefault(each.transaction, Taken(each.offset, each.at_ms))
 
-    def let_join(self, places: Iterable[Place]) -> None:
-        """Partitions whose tables may lack events of what has been taken until now."""
+    def let_join(self, ends: Mapping[Place, int]) -> None:
+        """Partitions whose tables lack events of what has been taken until now.
+
+        Args:
+            ends: Where the last batch of each one's table ended in the transaction topic; 0: it has
+                none of this partition.
+        """
         last = next(reversed(self._taken.values()), None)
-        self._joined |= dict.fromkeys(places, 0 if last is None else last.offset + 1)
+        stop = 0 if last is None else last.offset + 1
+        self._lacks |= {place: range(end, stop) for place, end in ends.items()}
 
     def read_to(self, place: Place, offset: int) -> None:
         """Nothing of a partition before an offset is still to come."""
@@ -270,13 +276,13 @@ class TransactionCut:
             Shape (messages,): which are waited with; the others have come before.
         """
         queue = self._runs.setdefault(place, deque())
-        since = self._joined.get(place, 0)
+        lacks = self._lacks.get(place, range(0))
         kept = []
         for each in runs:
             if each.goes_along and self._ends_with_repeat.get(place):
                 kept.append(np.zeros(each.count, np.bool_))
                 continue
-            is_new, run = each.without_repeats(self._seen, place[0], self._taken, since)
+            is_new, run = each.without_repeats(self._seen, place[0], self._taken, lacks)
             kept.append(is_new)
             self._ends_with_repeat[place] = not is_new[-1]
             if run is None:

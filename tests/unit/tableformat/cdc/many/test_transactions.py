@@ -158,11 +158,23 @@ def test_events_sent_again_are_left_out_and_make_nothing_whole_too_early():
 def test_partition_that_joins_late_brings_what_its_table_has_not_seen():
     cut = cut_of(A)
     cut.remember([ended("1", 1, a=1)])
-    cut.let_join([(B, 0)])
+    cut.let_join({(A, 0): 2, (B, 0): 0})
     cut.partitions[B] = 1
     assert not cut.add_events((A, 0), runs(change(1, "x", "1", 1))).any()
     assert cut.add_events((B, 0), runs(change(1, "x", "1", 1))).all()
     assert cut.take()[0] == {(B, 0): 1}
+
+
+def test_partition_that_was_left_out_for_a_time_brings_what_came_meanwhile():
+    cut = cut_of(A)
+    cut.remember([ended("1", 1, a=1), ended("2", 3, a=1), ended("3", 5, a=1)])
+    cut.let_join({(A, 0): 2})
+    cut.add_boundaries([ended("4", 7, a=1)], 8)
+    for name, is_new in [("1", False), ("2", True), ("3", True), ("4", True)]:
+        found = cut.add_events((A, 0), runs(change(1, "x", name, 1), first=int(name)))
+        assert found.tolist() == [is_new]
+    assert cut.take()[0] == {(A, 0): 3}
+    assert not cut.add_events((A, 0), runs(change(1, "x", "4", 1), first=5)).any()
 
 
 def test_backlog_whose_ends_are_gone_is_taken_but_not_what_is_open():
@@ -362,6 +374,20 @@ def test_engine_goes_from_batches_to_transactions(world):
     cluster.send("pg.transaction", end("2", a=1, b=1))
     engine_of(catalog, cluster, cut=Cut.TRANSACTION).run(follow=False)
     assert notes(catalog, "shop.b") == {1: "one", 2: "late", 3: "two"}
+
+
+def test_table_that_a_run_left_out_gets_what_it_lacks_from_the_next_one(world):
+    catalog, cluster = world
+
+    def run(*include):
+        engine = engine_of(catalog, cluster, include=include, cut=Cut.TRANSACTION, settle_ms=0)
+        engine.run(follow=False)
+
+    for number, include in enumerate([(A, B), (A,), (A,), (A, B), (A, B)]):
+        transfer(cluster, str(number), number, "new")
+        cluster.send("pg.transaction", end(str(number), a=1, b=1))
+        run(*include)
+    assert notes(catalog, "shop.a") == notes(catalog, "shop.b") == dict.fromkeys(range(5), "new")
 
 
 def test_new_table_of_a_transaction_joins_before_it_is_cut(world):
