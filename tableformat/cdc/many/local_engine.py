@@ -413,6 +413,21 @@ class LocalEngine:
                 self._read[place] = at
                 if reading is not None:
                     reading.read_to(place, at)
+        if reading is not None:
+            self._let_lag(reading.cut.lagging)
+
+    def _let_lag(self, topics: set[str]) -> None:
+        """Tables of which older events come than of the others are in no cut until they are there.
+
+        Before any of these events is staged: a process after this one takes them for new, too.
+        """
+        table_of = self._tables.table_of
+        for name in {table_of[topic] for topic in topics if topic in table_of}:
+            if name not in self._tables.resumed:
+                self._tables.lags(name)
+                table = self._tables.tables[name]
+                self._catching_up[name] = self.source.ends(table.places(self._topics))
+        topics.clear()
 
     def _is_due(self, *, follow: bool) -> bool:
         if not self._buffers.events:
@@ -436,9 +451,8 @@ class LocalEngine:
             counts = self._buffers.counts()
         else:
             counts, last = self._transactions.cut.take()
-            if last is not None:
-                ends[self._transactions.place] = last.offset + 1
-                transaction = last.text
+            ends = self._transactions.ends(last)
+            transaction = None if last is None else last.text
         if not counts:
             return
         self._last_batch_ms = self._now_ms()

@@ -92,7 +92,8 @@ class StreamTables:
         aside: Tables and topics that stand aside, with the reason.
         number: Of the next batch.
         standing: Tables that stand aside.
-        resumed: Why tables did that have been taken up again, and have not caught up yet.
+        resumed: Why tables did that have been taken up again, and have not caught up yet; and why
+            those did that were left out, or are read later than others.
         recorded: Positions of all tables of the namespace that the query has written.
         partitions: How many each topic has.
         told: What stood aside before an outage, with the reason that was told.
@@ -203,7 +204,10 @@ class StreamTables:
         self, prepare: Prepare, table: StreamTable, events: Any
     ) -> tuple[StreamTable, PreparedBatch]:
         """`prepare`, and a truncate refused where nothing says what comes before it."""
+        is_made = not table.exists
         table, batch = prepare(table, events)
+        if is_made and table.name in self.resumed:
+            set_aside(self.environment, table.identifier, self.resumed[table.name])
         if batch.written.truncation is not None:
             check_one_partition(sum(self.partitions.get(topic, 1) for topic in table.topics))
         return table, batch
@@ -233,8 +237,16 @@ class StreamTables:
         self._note(name, reason)
         return table
 
+    def lags(self, name: str) -> None:
+        """A table lacks events of what others have: it is in no cut until it has caught up.
+
+        Effects: one metadata commit; of a table that does not exist, when it is made.
+        """
+        self._resume(self.tables[name], None)
+        logger.info("%s lacks what was sent before others' last batch, and catches up", name)
+
     def caught_up(self, name: str) -> None:
-        """A table that was resumed has caught up: it is in cuts from the newest batch on.
+        """A table that was resumed, or lagged, is in cuts again, from the newest batch on.
 
         Effects: one metadata commit.
         """

@@ -97,7 +97,8 @@ class TransactionReading:
             for topic in table.topics:
                 self.cut.partitions[topic] = partitions.get(topic, 0)
         ends_of = {
-            p: 0 if begin[p] == EARLIEST else t.position.offsets.get(self.place, 0)
+            p: 0 if begin[p] == EARLIEST or t.name in self.tables.resumed
+            else t.position.offsets.get(self.place, 0)
             for t in tables for p in t.places(partitions) if p in begin
         }  # fmt: skip
         behind = {p for p, end in ends_of.items() if end < newest or begin[p] == EARLIEST}
@@ -153,6 +154,11 @@ class TransactionReading:
             return None
         is_new = self.cut.add_events(place, runs)
         return messages if is_new.all() else messages.filter(pa.array(is_new))
+
+    def ends(self, last: Boundary | None) -> dict[Place, int]:
+        """Where a batch ends in the transaction topic; `last`: the last END in it."""
+        end = boundaries_staged(self.tables, self.place) if last is None else last.offset + 1
+        return {self.place: end} if end >= 0 else {}
 
     def read_to(self, place: Place, at: int) -> None:
         """Nothing of a partition before an offset is still to come."""

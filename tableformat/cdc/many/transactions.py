@@ -231,12 +231,14 @@ class TransactionCut:
         expects: Whether a topic that is not read yet will be: a transaction waits for it.
         backlogs: Of partitions that are read from where no batch of this kind has ended, after the
             second look.
+        lagging: Topics of which events have come that their tables lack of what had been taken.
     """
 
     prefix: str
     partitions: dict[str, int] = field(default_factory=dict)
     expects: Callable[[str], bool] = lambda _: False
     backlogs: dict[Place, Backlog] = field(default_factory=dict)
+    lagging: set[str] = field(default_factory=set)
     _runs: dict[Place, deque[Run]] = field(default_factory=dict)
     _read: dict[Place, int] = field(default_factory=dict)
     _found: dict[Place, int] = field(default_factory=dict)  # messages
@@ -287,6 +289,8 @@ class TransactionCut:
             self._ends_with_repeat[place] = not is_new[-1]
             if run is None:
                 continue
+            if run.transaction in self._taken:
+                self.lagging.add(place[0])
             if run.transaction is None and queue:
                 run = replace(run, transaction=queue[-1].transaction)
             queue.append(run)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tableformat.cdc.many.local_engine import Cut
+from tableformat.cdc.many.set_aside import read_set_aside
 from tableformat.cdc.many.transactions import (
     Backlog,
     Boundary,
@@ -376,18 +377,40 @@ def test_engine_goes_from_batches_to_transactions(world):
     assert notes(catalog, "shop.b") == {1: "one", 2: "late", 3: "two"}
 
 
-def test_table_that_a_run_left_out_gets_what_it_lacks_from_the_next_one(world):
-    catalog, cluster = world
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [(A, B), (A,)], ids=["left out", "later"])
+def test_table_of_which_others_were_published_before_lacks_nothing_after_a_kill(first):
+    for step in itertools.count(1, 4):
+        catalog, cluster = memory_catalog(), FakeCluster()
+        for topic in (A, B, "pg.transaction"):
+            cluster.create(topic)
 
-    def run(*include):
-        engine = engine_of(catalog, cluster, include=include, cut=Cut.TRANSACTION, settle_ms=0)
-        engine.run(follow=False)
+        def run(*include, catalog=catalog, cluster=cluster, **pace):
+            options = {"include": include, "cut": Cut.TRANSACTION, "settle_ms": 0}
+            engine_of(catalog, cluster, **options, **pace).run(follow=False)
 
-    for number, include in enumerate([(A, B), (A,), (A,), (A, B), (A, B)]):
-        transfer(cluster, str(number), number, "new")
-        cluster.send("pg.transaction", end(str(number), a=1, b=1))
-        run(*include)
-    assert notes(catalog, "shop.a") == notes(catalog, "shop.b") == dict.fromkeys(range(5), "new")
+        def change_both(*numbers, cluster=cluster):
+            for number in numbers:
+                transfer(cluster, str(number), number, "new")
+                cluster.send("pg.transaction", end(str(number), a=1, b=1))
+
+        change_both(0)
+        run(*first)
+        change_both(1, 2, 3)
+        run(A)
+        change_both(4)
+        with killed_at(catalog.environment.runtime, step) as life:
+            run(A, B, chunk=1, batch_events=1)
+        change_both(5)
+        run(A, B)
+        assert (
+            notes(catalog, "shop.a") == notes(catalog, "shop.b") == dict.fromkeys(range(6), "new")
+        )
+        record = read_set_aside(catalog.load_table("shop.b").properties)
+        assert record is None, "it has caught up"
+        if not life.is_killed:
+            break
+    assert step > 20
 
 
 def test_new_table_of_a_transaction_joins_before_it_is_cut(world):
