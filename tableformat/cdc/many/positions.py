@@ -128,7 +128,7 @@ def unfinished(positions: Mapping[str, TablePosition]) -> UnfinishedBatch | None
         )
     for each in sorted(positions.values(), key=_reached, reverse=True):
         known = {name: positions[name] for name in each.tables if name in positions}
-        behind = [n for n, p in known.items() if p.batch >= 0 and _reached(p) < _reached(each)]
+        behind = [n for n, p in known.items() if 0 <= _reached(p) < _reached(each)]
         if behind:
             return UnfinishedBatch(
                 number=number + 1,
@@ -147,7 +147,7 @@ def transactions_end(offsets: Offsets) -> int:
 
 
 def _reached(position: TablePosition) -> int:
-    return -1 if position.transaction is None else transactions_end(position.offsets)
+    return transactions_end(position.offsets)
 
 
 def _furthest(positions: Iterable[TablePosition]) -> dict[Place, int]:

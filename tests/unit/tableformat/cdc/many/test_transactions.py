@@ -377,6 +377,20 @@ def test_engine_goes_from_batches_to_transactions(world):
     assert notes(catalog, "shop.b") == {1: "one", 2: "late", 3: "two"}
 
 
+def test_batch_without_a_transaction_leaves_nothing_to_be_done_again(world):
+    """Rows of an incremental snapshot, of one table."""
+    catalog, cluster = world
+    transfer(cluster, "1", 1, "one")
+    cluster.send("pg.transaction", end("1", a=1, b=1))
+    engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0).run(follow=False)
+    cluster.send(B, message("r", {"id": 7, "note": "snapshot"}))
+    for batches in ([(1, ["shop.b"])], []):
+        engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+        engine.run(follow=False)
+        assert engine.listener.batches == batches
+    assert notes(catalog, "shop.b") == {1: "one", 7: "snapshot"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [(A, B), (A,)], ids=["left out", "later"])
 def test_table_of_which_others_were_published_before_lacks_nothing_after_a_kill(first):
