@@ -46,7 +46,6 @@ from tableformat.spec.names import (
 )
 
 MAX_BATCH = (1 << 63) - 1  # of who is not waited for
-_OF_TRANSACTIONS = (SOURCE_OFFSETS, SOURCE_TRANSACTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +92,15 @@ class _Batch:
     """A batch of several tables, and the snapshot that says so.
 
     Attributes:
-        source: What is recorded with it: where it ends, and after which source transaction.
+        transaction: The last of the source in it; None: it does not end with one.
+        end: Where that one ends in the transaction topic.
     """
 
     name: CutName
     tables: tuple[str, ...]
     snapshot: Snapshot
-    source: Mapping[str, str]
+    transaction: str | None
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,9 +345,13 @@ def _batch_of(snapshot: Snapshot, table: str) -> _Batch | None:
 def _batch(
     query: str, number: int | None, source: Mapping[str, str], snapshot: Snapshot, table: str
 ) -> _Batch:
+    transaction = source.get(SOURCE_TRANSACTION)
     try:
         tables = json.loads(source[BATCH_TABLES])
-    except ValueError:
+        end = -1
+        if transaction is not None:
+            end = transactions_end(decode_offsets(source.get(SOURCE_OFFSETS)))
+    except (ValueError, TypeError, AttributeError):
         tables = None
     if number is None or not isinstance(tables, list):
         raise CorruptDataError(
@@ -358,7 +363,8 @@ def _batch(
         name=CutName(query, number),
         tables=tuple(map(str, tables)),
         snapshot=snapshot,
-        source={each: source[each] for each in _OF_TRANSACTIONS if each in source},
+        transaction=transaction,
+        end=end,
     )
 
 
@@ -371,10 +377,9 @@ def _torn(batches: Sequence[_Batch]) -> frozenset[int]:
     """
     furthest, torn = -1, set()
     for number, those in groupby(batches, key=lambda each: each.name.batch):
-        of_one = [each for each in those if SOURCE_TRANSACTION in each.source]
-        ways = {each.source[SOURCE_TRANSACTION] for each in of_one}
-        ends = [transactions_end(decode_offsets(each.source[SOURCE_OFFSETS])) for each in of_one]
-        if len(ways) > 1 or (ends and min(ends) < furthest):
+        of_one = [each for each in those if each.transaction is not None]
+        ends = [each.end for each in of_one]
+        if len({each.transaction for each in of_one}) > 1 or (ends and min(ends) < furthest):
             torn.add(number)
         furthest = max([furthest, *ends])
     return frozenset(torn)

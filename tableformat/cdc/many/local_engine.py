@@ -413,7 +413,7 @@ class LocalEngine:
                 self._read[place] = at
                 if reading is not None:
                     reading.read_to(place, at)
-        if reading is not None:
+        if reading is not None and reading.cut.lagging:
             self._let_lag(reading.cut.lagging)
 
     def _let_lag(self, topics: set[str]) -> None:

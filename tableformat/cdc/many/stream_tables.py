@@ -45,6 +45,7 @@ from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundErro
 from tableformat.spec.names import STAGING_BRANCH
 from tableformat.table_definition import parse_table_name
 
+LAGS = "lacks events of transactions that other tables have published"
 logger = logging.getLogger("icefold.ingest")
 
 
@@ -242,8 +243,8 @@ class StreamTables:
 
         Effects: one metadata commit; of a table that does not exist, when it is made.
         """
-        self._resume(self.tables[name], None)
-        logger.info("%s lacks what was sent before others' last batch, and catches up", name)
+        self._resume(self.tables[name], None, LAGS)
+        logger.info("%s %s; it catches up", name, LAGS)
 
     def caught_up(self, name: str) -> None:
         """A table that was resumed, or lagged, is in cuts again, from the newest batch on.
@@ -283,13 +284,13 @@ class StreamTables:
                     self.listener.resumed(name)
         return back
 
-    def _resume(self, table: StreamTable, record: SetAside | None) -> None:
+    def _resume(self, table: StreamTable, record: SetAside | None, reason: str = "resumed") -> None:
         """Note what a table that comes back lacks: it is in no cut until it has caught up."""
         if record is None or not record.resumed:
             record = SetAside(
                 query=self.settings.query_id,
                 batch=table.position.batch + 1,
-                reason="resumed",
+                reason=reason,
                 at_ms=self.environment.runtime.clock.now_ms(),
                 resumed=True,
             )

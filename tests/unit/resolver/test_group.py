@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -24,12 +26,14 @@ from tableformat.commit.refs import create_branch, drop_ref, replace_branch
 from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
+    CorruptDataError,
     InvalidInputError,
     NotFoundError,
     StoreUnavailableError,
     UnsupportedError,
 )
 from tableformat.runtime import Runtime, SystemClock
+from tests.support import bank
 from tests.support.bank import QUERY, Bank, balances_of, rows_of, stage_batch
 from tests.support.lock_seams import ManualClock, SeededIds
 from tests.support.lying_lock import GrantAllLock
@@ -228,6 +232,22 @@ def test_batch_of_a_table_that_is_no_member_is_refused_by_name(world):
     report = resolve_group([world.tables[A], world.tables[C]], set_aside=[B])
     assert (report.cut, report.set_aside) == (f"{QUERY}/0", (B,))
     assert B not in world.catalog.cut("bank").tables  # it has batches that were not published
+
+
+@pytest.mark.parametrize("offsets", ["{none", "[1]", '{"t": 1}', '{"t": {"0": "x"}}'])
+def test_batch_whose_offsets_cannot_be_read_is_told_with_its_table(world, monkeypatch, offsets):
+    with monkeypatch.context() as damaged:
+        damaged.setattr(
+            bank,
+            "json",
+            SimpleNamespace(
+                dumps=lambda each: offsets if isinstance(each, dict) else json.dumps(each)
+            ),
+        )
+        stage_batch(world.tables[A], 0, {0: 1}, [A])
+    with pytest.raises(CorruptDataError, match="what a snapshot says of its batch") as told:
+        world.resolve()
+    assert A in str(told.value)
 
 
 def test_table_that_the_stream_has_set_aside_is_no_member(world):
