@@ -1,16 +1,18 @@
 """Fetches what other engines and servers need into `<checkout>/.cache`, all of it at once.
 
-And lays out Spark's classes there (`spark_archive.py`).
+And lays out the classes of Spark, Kafka and Connect there (`spark_archive.py`, `jvm_server.py`).
 
 `scripts/test` runs it beside the static checks: it waits for the network, they do not, and no
 test's time goes on it. What cannot be had is said by the tests that it is for, which skip.
 """
 
+import contextlib
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.apicurio import missing_apicurio
 from tests.support.azurite import missing_azurite
-from tests.support.debezium import missing_debezium
+from tests.support.debezium import make_class_archives, missing_debezium
 from tests.support.java_iceberg import missing_java_iceberg
 from tests.support.kafka import connector_path, missing_kafka
 from tests.support.nessie import missing_nessie
@@ -38,6 +40,9 @@ def main() -> None:
             running.result()
     if missing_kafka() is None:
         make_archive(connector_path())
+        if missing_debezium() is None:
+            with contextlib.suppress(OSError, RuntimeError, subprocess.SubprocessError):
+                make_class_archives()
 
 
 if __name__ == "__main__":

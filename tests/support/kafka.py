@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tableformat.spark.java import find_java
 from tableformat.spark.kafka_source import connector_class_path
 from tests.support.guard import let_run
-from tests.support.jvm_server import START_S, JvmServer, listens, server_folder
+from tests.support.jvm_server import START_S, JvmServer, listens, server_folder, shared_classes
 from tests.support.maven import fetch_jars
 from tests.support.ports import free_ports
 from tests.support.spark_archive import spark_options
@@ -136,6 +136,7 @@ def new_broker() -> tuple[JvmServer, str]:
     text = SETTINGS.format(port=port, controller=controller, logs=folder / "logs")
     settings.write_text(text)
     run = [str(java), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    run += shared_classes(SERVER_JARS)
     run += ["-cp", f"{SERVER_JARS}/*"]
     formatting = [*run, "kafka.tools.StorageTool", "format", "-t", "aWNlZm9sZC10ZXN0cy0wMQ"]
     done = subprocess.run(
