@@ -231,7 +231,7 @@ def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         ) from error
 
 
-class TableName(click.ParamType[str]):
+class TableName(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """The name of a table; the shell completes it from the catalog."""
 
     name = "table"
