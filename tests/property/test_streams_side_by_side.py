@@ -1,7 +1,8 @@
 """Processes of one stream at once, killed ones, and late commits: nothing is torn or lost.
 
 Each batch is staged table by table. Between any two commits another process of the stream may run,
-this one may die, or its request may be on its way still and land when nobody waits for it.
+this one may die, or its request may be on its way still and land when nobody waits for it. Tables
+are set aside and resumed, compacted and expired meanwhile, and not every catalog commits groups.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ import random
 
 import pytest
 
+from maintenance import CompactOptions, ExpireOptions, ExpiryPolicy, compact, expire
 from resolver import resolve_group
-from tableformat.cdc.many import staging
+from tableformat.cdc.many import staging, stream_tables
 from tableformat.cdc.many.local_engine import Cut
-from tableformat.errors import CommitUnknownError, FencedError, NotFoundError
+from tableformat.errors import CommitUnknownError, FencedError, InvalidInputError, NotFoundError
 from tests.crash.test_run_kills import balances, transaction
 from tests.support.fake_kafka import FakeCluster
+from tests.support.memory_catalog import MemoryCatalog
 from tests.support.memory_tables import memory_catalog
 from tests.support.stream_worlds import engine_of
 
 TABLES, ACCOUNTS, START = ("a", "b", "c"), 3, 100
+NOTHING_KEPT = ExpireOptions(policy=ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1))
 commit_of_table = staging._commit
+prepare_messages = staging.prepare_messages
 
 
 class Bank:
@@ -31,9 +36,14 @@ class Bank:
         self.rng, self.number, self.depth, self.late = random.Random(seed), 1, 0, []
         self.catalog, self.cluster = memory_catalog(), FakeCluster()
         self.held = {name: dict.fromkeys(range(ACCOUNTS), START) for name in TABLES}
-        self.all_take_part = True
+        self.all_take_part, self.untakable, self.resumes = True, None, False
+        self.cut = self.rng.choice([Cut.TRANSACTION, Cut.TRANSACTION, Cut.BATCH])
+        self.chunk = self.rng.choice([1, 3, 1_000_000])
+        commits_groups = self.rng.random() < 0.7
         transaction(self.cluster, self.number, "c", self.held)
         monkeypatch.setattr(staging, "_commit", self.commit)
+        monkeypatch.setattr(stream_tables, "prepare_messages", self.prepare)
+        monkeypatch.setattr(MemoryCatalog, "commits_groups", property(lambda _: commits_groups))
 
     def transfer(self):
         rng, self.number = self.rng, self.number + 1
@@ -44,12 +54,19 @@ class Bank:
             changed.setdefault(table, {})[account] = self.held[table][account]
         transaction(self.cluster, self.number, "u", changed)
 
-    def run(self, topics=("pg.public.*",)):
+    def run(self, tables=TABLES):
         """A process that stages what there is, however it ends."""
         self.depth += 1
         with contextlib.suppress(FencedError, CommitUnknownError):
             engine = engine_of(
-                self.catalog, self.cluster, include=topics, cut=Cut.TRANSACTION, settle_ms=0
+                self.catalog,
+                self.cluster,
+                include=[f"pg.public.{name}" for name in tables],
+                cut=self.cut,
+                chunk=self.chunk,
+                interval_ms=0 if self.chunk < 10 else 1_000,
+                resume=[f"shop.{name}" for name in tables] if self.resumes else (),
+                settle_ms=0,
             )
             engine.run(follow=False)
         self.depth -= 1
@@ -57,7 +74,13 @@ class Bank:
     def run_some(self):
         """A process that was told to leave out some tables: cuts are of the others."""
         self.all_take_part = False
-        self.run([f"pg.public.{name}" for name in self.rng.sample(TABLES, 2)])
+        self.run(self.rng.sample(TABLES, 2))
+
+    def prepare(self, environment, table, messages, **how):
+        if table.name == self.untakable:
+            self.untakable, self.resumes, self.all_take_part = None, True, False
+            raise InvalidInputError("its options are wrong")
+        return prepare_messages(environment, table, messages, **how)
 
     def commit(self, environment, ready, *, batch, names):
         def land():
@@ -95,9 +118,21 @@ class Bank:
                 return
             self.check()
 
+    def maintain(self):
+        """A table is rewritten, forgets what it can, or is set aside with its next batch."""
+        names = self.catalog.list_tables("shop")
+        table = self.catalog.load_table(self.rng.choice(names)) if names else None
+        match table and self.rng.choice(["compact", "expire", "set aside"]):
+            case "compact":
+                compact(table, CompactOptions(rewrite_all=True))
+            case "expire":
+                expire(table, NOTHING_KEPT)
+            case "set aside":
+                self.untakable = table.name
+
     def check(self):
         """Every cut holds all the money."""
-        if not self.all_take_part:
+        if not self.all_take_part or self.cut is Cut.BATCH:
             return
         for cut in self.catalog.cuts("shop"):
             held = [balances(self.catalog.load_table(n), at) for n, at in cut.snapshots.items()]
@@ -112,14 +147,16 @@ def test_processes_of_one_stream_lose_no_event_and_tear_no_transaction(first, co
     for seed in range(first, first + count):
         bank = Bank(seed, monkeypatch)
         bank.run()
-        for _ in range(8):
-            steps = [bank.transfer, bank.run, bank.land_late, bank.publish]
+        for _ in range(12):
+            steps = [bank.transfer, bank.run, bank.land_late, bank.publish, bank.maintain]
             bank.rng.choice(steps + [bank.run_some] * (seed % 3 == 0))()
         while bank.late:
             bank.land_late()
         monkeypatch.setattr(staging, "_commit", commit_of_table)
+        bank.untakable = None
         bank.run()
-        bank.publish()
+        for _ in range(3):  # what was published in part comes first
+            bank.publish()
         names = [f"shop.{name}" for name in TABLES]
         shown = [balances(bank.catalog.load_table(name)) for name in names]
         assert shown == [bank.held[name] for name in TABLES], f"seed {seed}"
