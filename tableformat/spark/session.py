@@ -22,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 # stopped, with a pattern that recurses for each character: a thousand lines of StackOverflowError.
 _STACK = "-Xss32m"
 # By itself a JVM begins with a 64th of the machine's memory and gives back little: of 200 quiet
-# tables it held 370 MB of heap for 160. What large steps need it takes, up to `memory`.
+# tables it held 370 MB of heap where 200 do. What large steps need it takes, up to `memory`.
 _HEAP = "-Xms64m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
 # They repeat, in JSON, what the exception says.
 _REPEATING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
