@@ -15,7 +15,8 @@ from maintenance.run_history import Ledger
 from maintenance.runners import TaskResult, cycle_result
 from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import MaintainConfig, TaskName, parse_config
-from maintenance.triggers import next_publish_ms
+from maintenance.table_figures import backlog_of
+from maintenance.triggers import held_until_ms
 from maintenance.watched import WatchedTable
 from resolver import resolve_group
 from resolver.number_text import plural
@@ -66,7 +67,9 @@ class CutGroup:
         """
         return all(
             each.look is not None and TaskName.RESOLVE not in each.running for each in self.members
-        ) and all(_held_until_ms(each, with_waits=with_waits) <= now_ms for each in self.waiting)
+        ) and all(
+            _held_until_ms(each, now_ms, with_waits=with_waits) <= now_ms for each in self.waiting
+        )
 
 
 def has_batches(each: WatchedTable) -> bool:
@@ -117,13 +120,12 @@ def _lets_publish(config: MaintainConfig) -> bool:
     return config.is_enabled(TaskName.RESOLVE) and bool(config["resolve.cut"])
 
 
-def _held_until_ms(each: WatchedTable, *, with_waits: bool) -> int:
-    """Wall-clock time before which the table is not published."""
+def _held_until_ms(each: WatchedTable, now_ms: int, *, with_waits: bool) -> float:
     assert each.figures is not None
     assert each.look is not None
     ledger = each.ledger or Ledger()
-    pause_ms = next_publish_ms(each.figures, ledger, each.look.config) or 0
-    return max(pause_ms, ledger.record(TaskName.RESOLVE).retry_ms if with_waits else 0)
+    ledger = ledger if with_waits else ledger.without_waits()
+    return held_until_ms(TaskName.RESOLVE, each.figures, ledger, each.look.config, now_ms=now_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,17 +187,21 @@ def publish_group(
 def _members(
     environment: Environment, group: CutGroup, options: SchedulerOptions
 ) -> tuple[Sequence[Table], set[str]]:
-    """The tables that there are, and the names of those that are left out."""
+    """The tables that there are, and the names of those that are left out.
+
+    A table that could not be looked at is loaded here, and so are those that only its batches name.
+    """
     tables: list[Table] = []
     aside = set(group.aside)
-    unseen = list(group.others)
+    unseen = [".".join(identifier) for identifier in group.others]
     for each in group.members:
         if each.look is None or each.look.state is None:
-            unseen.append(each.identifier)
+            unseen.append(each.name)
         else:
             tables.append(Table(environment, each.look.state))
-    for identifier in unseen:
-        name = ".".join(identifier)
+    found = {*aside, *unseen, *(table.name for table in tables)}
+    for name in unseen:  # grows
+        identifier = parse_table_name(name)
         try:
             table = Table(environment, environment.catalog.load_table(identifier))
         except NotFoundError:
@@ -203,8 +209,12 @@ def _members(
             continue
         with error_context(table=name):
             config = parse_config(table.properties, options.overrides, options.defaults)
-        if _lets_publish(config):
-            tables.append(table)
-        else:
+        if not _lets_publish(config):
             aside.add(name)
+            continue
+        tables.append(table)
+        backlog = backlog_of(table.state, staging=options.staging, target=options.target)
+        named = backlog.stream.tables - found
+        unseen += sorted(named)
+        found |= named
     return tables, aside

@@ -49,7 +49,8 @@ class IngestWatch:
         self._tables = () if is_many else (name,)
         self._lock = threading.RLock()
         self._sums: dict[str, int] = {}
-        self._since_ms = clock.now_ms() - LINE_EVERY_MS  # the first batch is worth a line at once
+        # The first batch is worth a line at once.
+        self._since_ms = clock.monotonic_ms() - LINE_EVERY_MS
         self._source_ms: int | None = None
         self._backlog: dict[str, Backlog] = {}
         self._batches = self._counter("batches", "Batches staged.")
@@ -86,7 +87,7 @@ class IngestWatch:
             for table, result in results.items():
                 self._count(table, result)
             bad = any(result.bad_records for result in results.values())
-            if bad or self._clock.now_ms() - self._since_ms >= LINE_EVERY_MS:
+            if bad or self._clock.monotonic_ms() - self._since_ms >= LINE_EVERY_MS:
                 self.line()
 
     def _count(self, table: str, result: IngestResult) -> None:
@@ -118,7 +119,7 @@ class IngestWatch:
             for table, backlog in backlogs.items():
                 for (topic, partition), count in backlog.items():
                     self._waiting.labels(table, topic, str(partition)).set(count)
-            if self._clock.now_ms() - self._since_ms >= LINE_EVERY_MS:
+            if self._clock.monotonic_ms() - self._since_ms >= LINE_EVERY_MS:
                 self.line()
 
     def set_aside(self, table: str, *, stands: bool) -> None:
@@ -132,13 +133,13 @@ class IngestWatch:
                 self._line()
 
     def _line(self) -> None:
-        now_ms = self._clock.now_ms()
-        sums, self._sums, self._since_ms = self._sums, {}, now_ms
+        sums, self._sums, self._since_ms = self._sums, {}, self._clock.monotonic_ms()
         parts = [plural(sums["batches"], "batch", "batches"), plural(sums["events"], "event")]
         parts += [plural(sums[name], name[:-1]) for name in ("changes", "dead letters")]
         text = ", ".join(parts)
         if self._source_ms is not None:
-            text += f"; newest change {span_text(max(now_ms - self._source_ms, 0))} old"
+            age_ms = max(self._clock.now_ms() - self._source_ms, 0)
+            text += f"; newest change {span_text(age_ms)} old"
         backlog = {place: n for each in self._backlog.values() for place, n in each.items()}
         if backlog:
             text += f"; Kafka backlog {sum(backlog.values()):,} ({self._places(backlog)})"

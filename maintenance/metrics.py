@@ -183,10 +183,12 @@ class _TableCollector(Collector):
             "No cycle starts before this time; only with a pause after publishes.",
             labels=("table",),
         )
+        now_ms = self._clock.now_ms()
         for each in tables:
             if each.look is None or each.figures is None:
                 continue
-            at_ms = next_publish_ms(each.figures, each.ledger or Ledger(), each.look.config)
+            ledger = each.ledger or Ledger()
+            at_ms = next_publish_ms(each.figures, ledger, each.look.config, now_ms=now_ms)
             if at_ms is not None:
                 family.add_metric((each.name,), at_ms / 1e3)
         return family

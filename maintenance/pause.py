@@ -38,7 +38,7 @@ def announced_ms(
 
     By the table's own setting, or as a scheduler on this machine has said with its last publish.
     """
-    said = [next_publish_ms(figures, ledger, config)]
+    said = [next_publish_ms(figures, ledger, config, now_ms=now_ms)]
     facts = [each["facts"] for each in ledger.runs if isinstance(each.get("facts"), Mapping)]
     said += [each[NEXT_PUBLISH] for each in facts if isinstance(each.get(NEXT_PUBLISH), int)]
     return max((each for each in said if each is not None and each > now_ms), default=None)

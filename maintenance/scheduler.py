@@ -131,6 +131,7 @@ class Scheduler:
         self._runs: list[Run] = []
         self._busy: list[TaskName] = []  # what occupies threads
         self._rest_until_ms = -math.inf
+        self._planned_ms = 0  # wall clock
         # Groups whose next cut is not there yet: the versions that said so, and until when.
         self._stalled: dict[tuple[Identifier, ...], tuple[tuple[str | None, ...], float]] = {}
         self._view_lock = threading.Lock()
@@ -328,9 +329,12 @@ class Scheduler:
         )
 
     def _start_tasks(self) -> None:
-        now_ms = self._clock.now_ms()
+        before_ms, self._planned_ms = self._planned_ms, self._clock.now_ms()
+        now_ms, is_back = self._planned_ms, self._planned_ms < before_ms
         due: list[tuple[WatchedTable, Due]] = []
         for each in self._watched.values():
+            if is_back:  # plans wait for times of the clock before
+                each.replan_ms = 0.0
             if each.figures is None or each.is_looking or each.needs_look:
                 continue
             if now_ms >= each.replan_ms:

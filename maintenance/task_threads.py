@@ -19,7 +19,7 @@ from maintenance.run_history import Outcome, Run
 from maintenance.runners import Runner, TaskCall, TaskResult
 from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
-from maintenance.triggers import Due
+from maintenance.triggers import BUSY_RETRY_MS, Due
 from maintenance.watched import WatchedTable
 from resolver.open_indexes import OpenIndexes
 from tableformat import Environment, Table
@@ -27,7 +27,6 @@ from tableformat.after_commit import reload_after
 from tableformat.catalog.base import Identifier
 from tableformat.errors import TableError
 
-BUSY_RETRY_MS = 2_000
 Out = TypeVar("Out")
 logger = logging.getLogger("icefold.maintain")
 

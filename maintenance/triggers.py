@@ -26,6 +26,7 @@ PRIORITIES: Mapping[TaskName, int] = {
 }
 AGING_MS = 60_000  # each minute that a due task waits is worth one priority: nothing starves
 FOREVER_MS = float("inf")
+BUSY_RETRY_MS = 2_000  # after a lease that others held
 CLOCK_AHEAD_MS = 60_000  # of writers whose changes still wait as long as the setting says
 
 
@@ -179,9 +180,7 @@ def plan_table(
     for task in TaskName:
         if task not in tasks or not config.is_enabled(task):
             continue
-        record = ledger.record(task)
-        view = _View(figures=figures, since=figures.since[task], record=record, now_ms=now_ms)
-        found = _plan_task(task, view, config)
+        found = _plan_task(task, _view(task, figures, ledger, now_ms), config)
         (due if isinstance(found, Due) else waiting).append(found)  # type: ignore[arg-type]
     due.sort(key=lambda each: each.rank(now_ms))
     return TablePlan(due=tuple(due), waiting=tuple(waiting))
@@ -205,16 +204,29 @@ def _plan_task(task: TaskName, view: _View, config: MaintainConfig) -> Due | Wai
     return Due(table=view.figures.table, task=task, since_ms=int(since_ms), reason=fired[0].text)
 
 
-def next_publish_ms(figures: Figures, ledger: Ledger, config: MaintainConfig) -> int | None:
+def next_publish_ms(
+    figures: Figures, ledger: Ledger, config: MaintainConfig, *, now_ms: int
+) -> int | None:
     """Wall-clock time before which no cycle starts, maybe past; None: no pause to keep.
 
     Row-level statements of other engines that fit into the pause meet no new delete files.
     """
     task = TaskName.RESOLVE
-    record = ledger.record(task)
-    last_ms = _last_run_ms(task, record, figures)
-    pause_ms = _pause_ms(task, record, config)
-    return None if last_ms is None or pause_ms == 0 else int(last_ms + pause_ms)
+    end_ms = _pause_end_ms(task, _view(task, figures, ledger, now_ms), config)
+    return None if end_ms is None else int(end_ms)
+
+
+def held_until_ms(
+    task: TaskName, figures: Figures, ledger: Ledger, config: MaintainConfig, *, now_ms: int
+) -> float:
+    """Wall-clock time before which a task does not start, whatever its triggers say; maybe past."""
+    return _held_until(task, _view(task, figures, ledger, now_ms), config).at_ms
+
+
+def _view(task: TaskName, figures: Figures, ledger: Ledger, now_ms: int) -> _View:
+    return _View(
+        figures=figures, since=figures.since[task], record=ledger.record(task), now_ms=now_ms
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,22 +252,24 @@ def _check(triggers: tuple[_Trigger, ...], view: _View, config: MaintainConfig) 
 
 def _held_until(task: TaskName, view: _View, config: MaintainConfig) -> _Check:
     """Until when a task may not start, whatever its triggers say."""
-    record = view.record
-    if record.retry_ms > view.now_ms:
-        wait = _amount(Kind.MS, record.retry_ms - view.now_ms)
-        why = (
-            f"waits {wait} after failure {record.failures}"
-            if record.failures
-            else (f"waits {wait} for the lock")
-        )
-        return _Check(text=why, at_ms=min(record.retry_ms, view.now_ms + config["backoff-max-ms"]))
-    pause_ms = _pause_ms(task, record, config)
-    last_ms = _last_run_ms(task, record, view.figures)
-    # A clock that went back, or another machine's that is ahead, doubles the pause at most.
-    if last_ms is None or not -pause_ms <= view.now_ms - last_ms < pause_ms:
+    record, wait_ms = view.record, view.record.retry_ms - view.now_ms
+    # None is longer, unless a clock went back.
+    if 0 < wait_ms <= max(config["backoff-max-ms"], BUSY_RETRY_MS):
+        after = f"after failure {record.failures}" if record.failures else "for the lock"
+        return _Check(text=f"waits {_amount(Kind.MS, wait_ms)} {after}", at_ms=record.retry_ms)
+    end_ms = _pause_end_ms(task, view, config)
+    if end_ms is None or end_ms <= view.now_ms:
         return _Check(text="", at_ms=0)
-    at_ms = last_ms + pause_ms
-    return _Check(text=f"pauses {_amount(Kind.MS, at_ms - view.now_ms)}", at_ms=at_ms)
+    return _Check(text=f"pauses {_amount(Kind.MS, end_ms - view.now_ms)}", at_ms=end_ms)
+
+
+def _pause_end_ms(task: TaskName, view: _View, config: MaintainConfig) -> float | None:
+    """A clock that went back, or another machine's that is ahead, doubles the pause at most."""
+    pause_ms = _pause_ms(task, view.record, config)
+    last_ms = _last_run_ms(task, view.record, view.figures)
+    if last_ms is None or pause_ms == 0 or last_ms - view.now_ms > pause_ms:
+        return None
+    return last_ms + pause_ms
 
 
 def _pause_ms(task: TaskName, record: TaskRecord, config: MaintainConfig) -> float:

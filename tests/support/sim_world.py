@@ -21,6 +21,7 @@ from tableformat.runtime import FailPoints, Runtime, snapshot_id_of
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
+CLOCK_STEP = 0.002  # a hand-over
 MEDDLERS = (
     "adder", "ager", "cdc", "foreign-compactor", "foreign-expirer", "forwarder", "picker",
     "retrier", "row-level",
@@ -290,7 +291,7 @@ class Actor:
 
 @dataclass(slots=True)
 class SimClock:
-    """`Clock` of one actor: its wall clock may be wrong by up to an hour."""
+    """`Clock` of one actor: its wall clock may be wrong by up to an hour, and jump."""
 
     actor: Actor
 
@@ -415,6 +416,8 @@ class World:
             self._over.release()
             raise Halt
         self._land_late()
+        if self.profile.skew and self.strikes("clock step", CLOCK_STEP):
+            actor.skew_ms = self.rng.randint(-HOUR_MS, HOUR_MS)
         if self.strikes("delay", self.profile.delay, point=point):
             actor.wake_ms = max(actor.wake_ms, self.now_ms + self.rng.random() * 20_000)
         chosen = self._next()

@@ -16,8 +16,11 @@ from maintenance.runners import RUNNERS
 from maintenance.scheduler import Scheduler
 from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
+from maintenance.watched import Look
+from tableformat.runtime import Runtime
 from tests.support.bank import QUERY, Bank, balances_of, rows_of, stage_batch
 from tests.support.memory_tables import memory_catalog
+from tests.support.skewed_clock import SkewedClock
 
 A, B, C = NAMES = ("bank.a", "bank.b", "bank.c")
 ONLY_RESOLVE = (TaskName.RESOLVE,)
@@ -27,7 +30,9 @@ class World:
     """A bank in memory; `batch(a, b)` stages a batch of transfers between tables."""
 
     def __init__(self, folder):
-        self.catalog = memory_catalog(str(folder))
+        self.clock = SkewedClock()
+        runtime = Runtime(clock=self.clock, side_by_side=False)
+        self.catalog = memory_catalog(str(folder), runtime)
         self.bank = Bank(NAMES)
         self.tables = self.bank.create(self.catalog)
         self.rng = random.Random(1)
@@ -204,6 +209,28 @@ def test_pause_of_one_table_is_kept_by_its_group(world):
     assert set(world.once(overrides={"resolve.min-interval-ms": 0.0})) == {A, B}
 
 
+@pytest.mark.slow
+def test_clock_that_goes_back_holds_no_group(world):
+    """Neither by a pause after a publish nor by a plan for a time of the clock before."""
+    for name in NAMES:
+        world.tables[name].set_properties({
+            "icefold.maintain.resolve.min-interval-ms": "1000",
+            "icefold.maintain.resolve.age-ms": "5000",
+        })  # fmt: skip
+    world.batch(A, B)
+    scheduler = world.scheduler()
+    with running(scheduler):
+        wait_for(lambda: world.shows(0))
+        first = world.batch(A, B)
+        waits = [each for each in scheduler.tables() if each.name in {A, B}]
+        wait_for(lambda: all(each.figures.backlog.commits == 1 for each in waits))
+        world.clock.skew_ms = -3_600_000
+        wait_for(lambda: world.shows(first))
+        world.clock.skew_ms = 0
+        second = world.batch(A, C)
+        wait_for(lambda: world.shows(second))
+
+
 def test_table_that_cannot_be_published_stops_its_group_and_is_named(world, monkeypatch):
     import resolver.cycle
 
@@ -236,6 +263,26 @@ def test_tables_are_of_one_group_through_any_stream_that_feeds_them(world):
     found = cut_groups(scheduler.tables())
     names = tuple(tuple(name.split(".")) for name in NAMES)
     assert {each: group.key for each, group in found.items()} == dict.fromkeys(names, names)
+
+
+def test_tables_that_cannot_be_looked_at_are_loaded_with_what_their_batches_name(
+    world, monkeypatch
+):
+    import maintenance.scheduler
+
+    world.batch(B, C)  # first, and only B and C say so
+    last = world.batch(A, B)
+    real = maintenance.scheduler.look_at
+
+    def look(environment, identifier, ledger, **options):
+        if ".".join(identifier) in {B, C}:
+            return Look(identifier=identifier, problem="it does not answer")
+        return real(environment, identifier, ledger, **options)
+
+    monkeypatch.setattr(maintenance.scheduler, "look_at", look)
+    runs = world.once()
+    assert {name: run.outcome for name, run in runs.items()} == dict.fromkeys((A, B), Outcome.DONE)
+    assert world.shows(last)
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ class Clock:
     def now_ms(self):
         return self.ms
 
+    monotonic_ms = now_ms
+
 
 @pytest.fixture
 def watch():

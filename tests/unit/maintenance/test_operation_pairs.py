@@ -42,6 +42,7 @@ from tests.support.lying_lock import GrantAllLock
 from tests.support.memory_store import MemoryObjectStore
 from tests.support.memory_tables import copy_of, memory_catalog
 from tests.support.rowlevel_histories import NAME, SCHEMA, Rows, applied, as_table, load
+from tests.support.skewed_clock import SkewedClock
 from tests.support.table_checker import check_table
 
 FIRST = {key: ("EU", key) for key in range(10)}
@@ -195,16 +196,6 @@ def test_pair_ends_as_the_table_says(scene: Scene, ours: str, other: str, point:
     assert sorted(found) == sorted((key, *row) for key, row in rows.items())
     check_table(table.environment.store.get, table.metadata_location)
     goal("G11", interleavings=1)
-
-
-@dataclass
-class SkewedClock(SystemClock):
-    """Wall-clock time that is wrong."""
-
-    skew_ms: int
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.skew_ms
 
 
 @pytest.mark.parametrize(
