@@ -3,7 +3,8 @@
 A history is drawn from a seed: events of a few topics are sent to Kafka while one or two processes
 take them into their tables and maintain those, with other commands beside them, behind the proxies
 of `faulty_histories`. What is right is told by the events alone: each table's rows at the end, and
-on the way that no key ever shows a state older than one that was seen.
+on the way that no key ever shows a state older than one that was seen. Half of the streams have
+transactions, and each cut shows all tables after the same one of them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,9 @@ class StreamHistory:
     seed: int
     kafka: Kafka
     number: int = 0
+    transactions: int = 0
     sent: dict[str, dict[int, list[int | None]]] = field(default_factory=dict)
+    sent_by: dict[int, dict[tuple[str, int], int | None]] = field(default_factory=dict)
     seen: dict[tuple[str, int], int] = field(default_factory=dict)
     running: list[Running] = field(default_factory=list)
     stopped: set[int] = field(default_factory=set)
@@ -59,10 +63,12 @@ class StreamHistory:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.namespace = f"n{self.seed}"
+        self.is_cut = self.rng.random() < 0.5
         self.sent = {name: {} for name in TABLES}
 
     def run(self, steps: int = 12) -> None:
         """All of it."""
+        self.kafka.create_topic(f"{self.namespace}.transaction", partitions=1)
         for name in TABLES:
             self.kafka.create_topic(self._topic(name), partitions=PARTITIONS[name])
         self.tables = self.commands.folder / f"{self.namespace}.yaml"
@@ -85,10 +91,19 @@ class StreamHistory:
         return f"{self.namespace}.public.{table}"
 
     def _send(self) -> None:
+        """A few transactions."""
+        for _ in range(self.rng.randint(1, 3)):
+            self._send_one()
+
+    def _send_one(self) -> None:
         """Some events for some tables, in the order of their numbers."""
+        self.transactions += 1
+        name, counts = f"{self.transactions}:{self.transactions * 7}", []
+        changed = self.sent_by[self.transactions] = {}
+        self._tell(status="BEGIN", id=name)
         for table in self.rng.sample(TABLES, self.rng.randint(1, len(TABLES))):
             events = []
-            for _ in range(self.rng.choice([1, 3, 10, 60])):
+            for order in range(1, self.rng.choice([2, 4, 11, 61])):
                 self.number += 1
                 key = self.number if table == "fresh" else self.rng.randrange(20)
                 states = self.sent[table].setdefault(key, [None])
@@ -97,9 +112,15 @@ class StreamHistory:
                 else:
                     op, state = ("c" if states[-1] is None else "u"), self.number
                 row = {"id": key, "v": self.number if state is None else state}
-                events.append(message(op, row, fields=FIELDS))
+                events.append(message(op, row, fields=FIELDS, transaction=(name, order)))
                 states.append(state)
+                changed[table, key] = state
             self.kafka.send(self._topic(table), events)
+            counts.append({"data_collection": f"public.{table}", "event_count": len(events)})
+        self._tell(status="END", id=name, data_collections=counts)
+
+    def _tell(self, **boundary: Any) -> None:
+        self.kafka.send(f"{self.namespace}.transaction", [(None, json.dumps(boundary))])
 
     def _step(self) -> None:
         rng = self.rng
@@ -118,13 +139,19 @@ class StreamHistory:
         argv = [
             *self.world.options(clean=clean or self.rng.random() < 0.15),
             *self._own_index(),
-            "run", "--kafka", self.kafka.servers, "--topics", f"{self.namespace}.public.*",
-            "--into", self.namespace, "--engine", "local", "--tables", str(self.tables),
+            *self._stream("run"),
             "--interval-s", str(self.rng.choice([0.1, 1])), "--allow-dead-letters",
             "--set", "compact.min-interval-ms=1000", "--set", "expire.min-interval-ms=1000",
         ]  # fmt: skip
         self.running.append(self.commands.start(argv, lease_ms=LEASE_MS))
         self.log.append(f"start {len(self.log)}")
+
+    def _stream(self, command: str) -> list[str]:
+        return [
+            command, "--kafka", self.kafka.servers, "--topics", f"{self.namespace}.public.*",
+            "--into", self.namespace, "--engine", "local", "--tables", str(self.tables),
+            *(["--cut", "transaction"] if self.is_cut else []),
+        ]  # fmt: skip
 
     def _own_index(self) -> list[str]:
         """Now and then a process of another machine."""
@@ -249,8 +276,8 @@ class StreamHistory:
             self._fail("hangs", ended)
         return ended
 
-    def _rows(self, table: str) -> Rows | None:
-        """What is published; None: the table is not there."""
+    def _rows(self, table: str, snapshot_id: int | None = None) -> Rows | None:
+        """What is published; None: the table or the snapshot is not there."""
         name = f"{self.namespace}.{table}"
         if self.world.kind in ("rest", "postgres"):
             try:
@@ -260,10 +287,12 @@ class StreamHistory:
             if metadata.get("current-snapshot-id", -1) in (-1, None):
                 return {}
             location = metadata["location-of-it"].removeprefix("file://")
-            query = f"SELECT id, v FROM iceberg_scan('{location}')"
+            at = "" if snapshot_id is None else f", snapshot_from_id = {snapshot_id}"
+            query = f"SELECT id, v FROM iceberg_scan('{location}'{at})"
             pairs = duckdb_connection().execute(query).fetchall()
         else:
-            ended = self._clean("scan", name, "--format", "json")
+            at = [] if snapshot_id is None else ["--snapshot-id", str(snapshot_id)]
+            ended = self._clean("scan", name, "--format", "json", *at)
             if ended.code != 0:
                 return None
             pairs = [(row["id"], row["v"]) for row in map(json.loads, ended.out.splitlines())]
@@ -287,6 +316,35 @@ class StreamHistory:
                     self._fail(f"{table}: {key} shows {shown}, after {states[since]} of {states}")
                 else:
                     self.seen[table, key] = later[0]
+        if self.is_cut:
+            self._look_at_cuts()
+
+    def _look_at_cuts(self) -> None:
+        """Each shows all tables after the same transaction."""
+        ended = self._clean("cuts", self.namespace, "--json")
+        for cut in json.loads(ended.out) if ended.code == 0 else []:
+            snapshots = {name.partition(".")[2]: at for name, at in cut["snapshots"].items()}
+            shown: dict[tuple[str, int], int] = {}
+            for table, at in snapshots.items():
+                rows = self._rows(table, at)
+                if rows is None:
+                    break  # expired since
+                shown |= {(table, key): value for key, value in rows.items()}
+            else:
+                self.met["cuts"] += 1
+                if not any(each == shown for each in self._states(snapshots)):
+                    self._fail(f"{cut} is no state of the source: {shown}")
+
+    def _states(self, tables: Container[str]) -> Iterator[dict[tuple[str, int], int]]:
+        """After each transaction."""
+        held: dict[tuple[str, int], int] = {}
+        for changed in self.sent_by.values():
+            for place, state in changed.items():
+                if state is None:
+                    held.pop(place, None)
+                elif place[0] in tables:
+                    held[place] = state
+            yield held
 
     def _end(self) -> None:
         """The services are well; who runs stops when it is asked, clean runs make it all right."""
@@ -303,10 +361,7 @@ class StreamHistory:
             proxy.settle()
         time.sleep(2.1)  # what is late has come
         self._look()
-        ended = self._clean(
-            "ingest", "--kafka", self.kafka.servers, "--topics", f"{self.namespace}.public.*",
-            "--into", self.namespace, "--engine", "local", "--tables", str(self.tables),
-        )  # fmt: skip
+        ended = self._clean(*self._stream("ingest"))
         self.log.append(str(ended))
         if ended.code != 0:
             self._fail("clean ingest", ended)
