@@ -28,10 +28,8 @@ from tests.support.interop_engines import duckdb_connection
 from tests.support.kafka import Kafka, kafka
 from tests.support.stream_worlds import message
 
-FIELDS = [
-    {"field": "id", "type": "int64", "optional": False},
-    {"field": "v", "type": "int64", "optional": False},
-]
+FIELDS = {"id": "int32", "v": "int32"}
+CHANGES = [{"id": "int64"}, {"v": "int64"}, {"w": "int64"}]  # types widened, a column that comes
 TABLES = ("a", "b", "fresh")  # `fresh`: inserts without deletes, so that none may come twice
 PARTITIONS = {"a": 1, "b": 2, "fresh": 1}
 LEASE_MS = 1_500
@@ -51,6 +49,8 @@ class StreamHistory:
     number: int = 0
     transactions: int = 0
     sent: dict[str, dict[int, list[int | None]]] = field(default_factory=dict)
+    fields: dict[str, dict[str, str]] = field(default_factory=dict)
+    wide_since: dict[str, int] = field(default_factory=dict)  # the number from which `w` is sent
     sent_by: dict[int, dict[tuple[str, int], int | None]] = field(default_factory=dict)
     seen: dict[tuple[str, int], int] = field(default_factory=dict)
     running: list[Running] = field(default_factory=list)
@@ -65,6 +65,7 @@ class StreamHistory:
         self.namespace = f"n{self.seed}"
         self.is_cut = self.rng.random() < 0.5
         self.sent = {name: {} for name in TABLES}
+        self.fields = {name: dict(FIELDS) for name in TABLES}
 
     def run(self, steps: int = 12) -> None:
         """All of it."""
@@ -72,7 +73,9 @@ class StreamHistory:
         for name in TABLES:
             self.kafka.create_topic(self._topic(name), partitions=PARTITIONS[name])
         self.tables = self.commands.folder / f"{self.namespace}.yaml"
-        self.tables.write_text("tables:\n  fresh: {assume-new-keys: true}\n")
+        self.tables.write_text(
+            "defaults: {schema-evolution: full}\ntables:\n  fresh: {assume-new-keys: true}\n"
+        )
         self._send()
         self._start(clean=True)
         try:
@@ -111,13 +114,25 @@ class StreamHistory:
                     op, state = "d", None
                 else:
                     op, state = ("c" if states[-1] is None else "u"), self.number
-                row = {"id": key, "v": self.number if state is None else state}
-                events.append(message(op, row, fields=FIELDS, transaction=(name, order)))
+                row = dict.fromkeys(self.fields[table], self.number) | {"id": key}
+                fields = [
+                    {"field": each, "type": its, "optional": each == "w"}
+                    for each, its in self.fields[table].items()
+                ]
+                events.append(message(op, row, fields=fields, transaction=(name, order)))
                 states.append(state)
                 changed[table, key] = state
             self.kafka.send(self._topic(table), events)
             counts.append({"data_collection": f"public.{table}", "event_count": len(events)})
         self._tell(status="END", id=name, data_collections=counts)
+
+    def _evolve(self) -> None:
+        """The source's table gets another column, or a wider type of one."""
+        table = self.rng.choice(TABLES)
+        self.fields[table] |= self.rng.choice(CHANGES)
+        if "w" in self.fields[table]:
+            self.wide_since.setdefault(table, self.number + 1)
+        self.log.append(f"{table} is {self.fields[table]}")
 
     def _tell(self, **boundary: Any) -> None:
         self.kafka.send(f"{self.namespace}.transaction", [(None, json.dumps(boundary))])
@@ -126,7 +141,7 @@ class StreamHistory:
         rng = self.rng
         weights = {
             self._send: 4, self._misbehave: 5, self._end_one: 4, self._stand_still: 2,
-            self._beside: 3, self._look: 2,
+            self._beside: 3, self._look: 2, self._evolve: 2,
         }  # fmt: skip
         [step] = rng.choices(list(weights), list(weights.values()))
         step()
@@ -288,17 +303,21 @@ class StreamHistory:
                 return {}
             location = metadata["location-of-it"].removeprefix("file://")
             at = "" if snapshot_id is None else f", snapshot_from_id = {snapshot_id}"
-            query = f"SELECT id, v FROM iceberg_scan('{location}'{at})"
-            pairs = duckdb_connection().execute(query).fetchall()
+            query = f"SELECT * FROM iceberg_scan('{location}'{at})"
+            found = duckdb_connection().execute(query).to_arrow_table().to_pylist()
         else:
             at = [] if snapshot_id is None else ["--snapshot-id", str(snapshot_id)]
             ended = self._clean("scan", name, "--format", "json", *at)
             if ended.code != 0:
                 return None
-            pairs = [(row["id"], row["v"]) for row in map(json.loads, ended.out.splitlines())]
-        if len(dict(pairs)) != len(pairs):
-            self._fail(f"{name}: keys twice: {sorted(pairs)}")
-        return dict(pairs)
+            found = [json.loads(line) for line in ended.out.splitlines()]
+        since = self.wide_since.get(table, self.number + 1)
+        if bad := [r for r in found if r.get("w") != (r["v"] if r["v"] >= since else None)]:
+            self._fail(f"{name}: from {since} on `w` is `v`: {bad}")
+        rows = {row["id"]: row["v"] for row in found}
+        if len(rows) != len(found):
+            self._fail(f"{name}: keys twice: {found}")
+        return rows
 
     def _look(self) -> None:
         """Each key shows a state it had, and none older than it showed before."""
