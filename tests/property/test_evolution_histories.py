@@ -378,22 +378,8 @@ class History:
 
     def condition(self) -> tuple[str, Callable[[Row], bool]]:
         """SQL, and what it means."""
-        kinds = ("string", "int", "long", "date", "double")
-        some = [f for f in self.schema["fields"] if f["type"] in kinds]
-        some.append(next(f for f in self.schema["fields"] if f["id"] == self.id))
-        chosen = self.rng.choice(some)
-        value = drawn(self.rng, chosen["type"])
-        if chosen["id"] == self.n:
-            value = self.rng.randint(0, self.number)
-        text = f"'{value}'" if isinstance(value, str) else str(value)
-        text = f"DATE '{value}'" if chosen["type"] == "date" else text
-        compare = self.rng.choice(["=", "<"])
-
-        def is_hit(row: Row) -> bool:
-            [there] = self.values(row, [chosen["id"]])
-            return there is not None and (there == value if compare == "=" else there < value)
-
-        return f"`{chosen['name']}` {compare} {text}", is_hit
+        some = drawn_filter(self.rng, self.schema["fields"], self.main)
+        return some.text, some.keeps
 
     def mode(self) -> str:
         return self.rng.choice(["merge-on-read", "copy-on-write"])
