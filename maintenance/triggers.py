@@ -253,8 +253,8 @@ def _check(triggers: tuple[_Trigger, ...], view: _View, config: MaintainConfig) 
 def _held_until(task: TaskName, view: _View, config: MaintainConfig) -> _Check:
     """Until when a task may not start, whatever its triggers say."""
     record, wait_ms = view.record, view.record.retry_ms - view.now_ms
-    # None is longer, unless a clock went back.
-    if 0 < wait_ms <= max(config["backoff-max-ms"], BUSY_RETRY_MS):
+    # None is longer, even with the chance that is added, unless a clock went back.
+    if 0 < wait_ms <= 2 * max(config["backoff-max-ms"], BUSY_RETRY_MS):
         after = f"after failure {record.failures}" if record.failures else "for the lock"
         return _Check(text=f"waits {_amount(Kind.MS, wait_ms)} {after}", at_ms=record.retry_ms)
     end_ms = _pause_end_ms(task, view, config)

@@ -179,6 +179,8 @@ class StreamHistory:
         drawn = [one for _ in range(self.rng.randint(1, 3)) for one in self.world.draw(self.rng)]
         for one in drawn:
             one.times *= self.rng.choice([1, 1, 4])
+            if one.status == 404:  # an object that is denied for long is taken for lost
+                one.times = min(one.times, 3)
         self.world.proxy.faults[:] = drawn
         self.log.append("; ".join(f"{f.kind} {f.method} {f.status} x{f.times}" for f in drawn))
         if self.rng.random() < 0.1 and hasattr(self.world.proxy, "listen"):

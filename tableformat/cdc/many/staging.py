@@ -35,6 +35,7 @@ from tableformat.cdc.many.positions import (
 from tableformat.cdc.many.table_making import NoRowYetError, make_table, plan_table
 from tableformat.cdc.many.table_options import TableOptions
 from tableformat.cdc.sink import SinkPlan, plan_sink
+from tableformat.commit.retry import backoff_ms
 from tableformat.environment import Environment
 from tableformat.errors import (
     AccessRefusedError,
@@ -59,6 +60,8 @@ OF_ONE_TABLE = (
     CorruptDataError,
     AlreadyExistsError,
 )
+# An object that the store denies or gives wrongly may be there a moment later: a restarted gateway.
+OBJECT_RETRIES, RETRY_MIN_MS, RETRY_MAX_MS = 3, 500, 4_000
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -198,21 +201,30 @@ def _each(
 ) -> tuple[dict[str, Out], dict[str, TableError]]:
     """What a step gave for each table, and what is wrong with one table alone.
 
-    All tables are tried before an error of another kind is raised.
+    All tables are tried before an error of another kind is raised. Steps are repeated where an
+    object cannot be read.
     """
 
-    def attempt(name: str) -> Out | TableError:
+    def attempt(name: str, failures: int = 1) -> Out | TableError:
         try:
             return step(given[name])
         except AccessRefusedError:
             raise
         except OF_ONE_TABLE as error:
-            return error.with_context(table=name)
+            if failures > OBJECT_RETRIES or not _is_of_object(error):
+                return error.with_context(table=name)
+        wait_ms = backoff_ms(failures, min_ms=RETRY_MIN_MS, max_ms=RETRY_MAX_MS, runtime=runtime)
+        runtime.clock.sleep_ms(wait_ms)
+        return attempt(name, failures + 1)
 
     answers = dict(zip(given, runtime.each(attempt, list(given), at_once=at_once), strict=True))
     failed = {name: each for name, each in answers.items() if isinstance(each, TableError)}
     done = {name: each for name, each in answers.items() if not isinstance(each, TableError)}
     return done, failed
+
+
+def _is_of_object(error: TableError) -> bool:
+    return isinstance(error, NotFoundError | CorruptDataError) and "location" in error.context
 
 
 def prepare_messages(

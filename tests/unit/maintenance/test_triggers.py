@@ -9,6 +9,7 @@ from maintenance.settings import SETTINGS, MaintainConfig, TaskName
 from maintenance.table_figures import Backlog, Figures, Since, figures_of
 from maintenance.tasks.compact import compact
 from maintenance.triggers import AGING_MS, TRIGGERS, Due, next_publish_ms, plan_table
+from tableformat.commit.retry import JITTER_MAX
 from tests.support.staged_tables import BASE, StagedTable
 
 NOW = 1_000_000_000
@@ -195,6 +196,9 @@ def test_clock_that_went_back_does_not_stop_maintenance():
         assert due(table, Ledger(records={task: record})) == [task]
     far = TaskRecord(failures=1, retry_ms=NOW + 1000 * HOUR)
     assert due(figures, Ledger(records={TaskName.COMPACT: far})) == [TaskName.COMPACT]
+    longest_ms = int(SETTINGS["backoff-max-ms"].default * (1 + JITTER_MAX))
+    longest = TaskRecord(failures=99, retry_ms=NOW + longest_ms)
+    assert due(figures, Ledger(records={TaskName.COMPACT: longest})) == []
 
 
 def test_cycle_goes_before_compaction_until_that_has_waited_long():

@@ -16,6 +16,7 @@ from tableformat.errors import (
     AccessRefusedError,
     CommitConflictError,
     CommitUnknownError,
+    CorruptDataError,
     FencedError,
     InvalidInputError,
     NotFoundError,
@@ -107,6 +108,8 @@ def lines(caplog):
 
 
 NO_ANSWER = StoreUnavailableError("nobody answers")
+DENIED = NotFoundError("object does not exist", location="a manifest list")
+WRONG = CorruptDataError("not an Avro file", location="a manifest list")
 UNKNOWN = CommitUnknownError("the answer was lost")
 
 
@@ -118,10 +121,11 @@ UNKNOWN = CommitUnknownError("the answer was lost")
         ("catalog", {"commit": [None, NO_ANSWER, NO_ANSWER, NO_ANSWER]}),
         ("catalog", {"commit": [UNKNOWN, None, UNKNOWN]}),
         ("store", {"put": [None] * 5 + [NO_ANSWER] * 4}),
+        ("store", {"get": [DENIED, WRONG, DENIED]}),
         ("source", {"ends": [NO_ANSWER] * 3}),
         ("source", {"topics": [None, NO_ANSWER, NO_ANSWER], "ends": [NO_ANSWER]}),
     ],
-    ids=["load", "access", "commit", "answers", "store", "brokers", "brokers-restart"],
+    ids=["load", "access", "commit", "answers", "store", "objects", "brokers", "brokers-restart"],
 )
 @pytest.mark.parametrize("begun", [False, True])
 def test_stream_waits_over_an_outage_and_every_event_is_in_its_table_once(
