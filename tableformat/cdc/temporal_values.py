@@ -104,7 +104,8 @@ def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
         plain = pc.if_else(signed, near, texts).cast(target)
         day = 1 if pa.types.is_date(target) else 86_400 * UNITS_PER_S[target.unit]
         counts = plain.cast(pa.int32() if day == 1 else pa.int64()).cast(pa.int64())
-        moved = pc.add_checked(counts, pc.multiply_checked(cycles, DAYS_OF_CYCLE * day))
+        moved_days = pc.multiply(cycles, DAYS_OF_CYCLE)
+        moved = pc.add_checked(counts, pc.multiply_checked(moved_days, day))
         return moved.cast(pa.int32() if day == 1 else pa.int64()).cast(target)
 
 

@@ -1,7 +1,8 @@
 """Decimals from texts and from other decimals: the same number, or none.
 
 Arrow multiplies by a power of ten and does not notice that 128 bits overflow: 35 digits are another
-number as a `decimal(38, 10)`. Of a text with a hundred zeros behind its point it makes 0.
+number as a `decimal(38, 10)`. Beyond its powers of ten it takes whatever lies there: 1E-39 is 0 as
+a `decimal(38, 0)`. Of a text with a hundred zeros behind its point it makes 0.
 """
 
 from __future__ import annotations
@@ -28,9 +29,19 @@ def rescale_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
     Raises:
         pa.ArrowInvalid: A number has more digits than `target`.
     """
-    if target.scale <= values.type.scale:
+    more = target.scale - values.type.scale
+    if more >= target.precision or -more >= values.type.precision:
+        values = _only_zeros(values)
+    elif more <= 0:
         return values.cast(target)
     return values.cast(wide_decimal(target)).cast(target)
+
+
+def _only_zeros(values: pa.Array) -> pa.Array:
+    signs = pc.sign(values.cast(pa.decimal256(2 * _DIGITS_MAX, values.type.scale)))
+    if _any(pc.not_equal(signs, 0)):
+        raise pa.ArrowInvalid("a number of more digits than the column has")
+    return signs.cast(pa.decimal128(_DIGITS_MAX, 0))
 
 
 def exact_cast(values: pa.Array, target: pa.DataType) -> pa.Array:

@@ -407,8 +407,8 @@ def test_unit_of_the_events_that_nobody_looks_at_is_told(
 
 @ANY_TIME
 @given(
-    micros=st.lists(st.none() | st.integers(-(2**57), 2**57), min_size=1, max_size=4),
-    column=st.sampled_from(["day", "at", "zoned"]),
+    micros=st.lists(st.none() | st.integers(-(2**57), 2**60), min_size=1, max_size=4),
+    column=st.sampled_from(["day", "at", "zoned", "nano", "zoned_nano"]),
 )
 def test_iso_texts_of_any_year_are_what_numpy_takes_them_for(
     micros: list[int | None], column: str
@@ -419,8 +419,11 @@ def test_iso_texts_of_any_year_are_what_numpy_takes_them_for(
             pa.field("day", pa.date32()),
             pa.field("at", pa.timestamp("us")),
             pa.field("zoned", pa.timestamp("us", tz="UTC")),
+            pa.field("nano", pa.timestamp("ns")),
+            pa.field("zoned_nano", pa.timestamp("ns", tz="UTC")),
         ]
     )
+    is_nano = "nano" in column
     expected, texts = [], []
     for each in micros:
         moment = (
@@ -435,20 +438,22 @@ def test_iso_texts_of_any_year_are_what_numpy_takes_them_for(
             year, _, rest = text[1:].partition("-")
             text = f"-{year.zfill(4)}-{rest}"
         texts.append(text if text is None or column == "day" else f"{text}Z")
-        expected.append(None if moment is None else int(moment.astype(np.int64)))
+        count = None if moment is None else int(moment.astype(np.int64))
+        expected.append(count * 1000 if is_nano and count is not None else count)
     events = [json.dumps({"id": row, column: text}) for row, text in enumerate(texts)]
-    said = {} if column == "zoned" else {"encodings": f"{column}=iso"}
+    said = {} if column.startswith("zoned") else {"encodings": f"{column}=iso"}
     parsed = parse(
         FORMAT, define_schema(table, ["id"]), batch_of(events), layout="flattened", **said
     )
-    too_early = [
+    too_far = [
         text
         for text, each in zip(texts, micros, strict=True)
-        if each is not None and each < -210_866_889_600_000_000
+        if each is not None
+        and (abs(each) > 2**63 // 1000 if is_nano else each < -210_866_889_600_000_000)
     ]
-    assert len(reasons(parsed)) == len(too_early)
+    assert len(reasons(parsed)) == len(too_far)
     found = parsed.changes.column(column).cast(pa.int32() if column == "day" else pa.int64())
-    kept = [each for each, text in zip(expected, texts, strict=True) if text not in too_early]
+    kept = [each for each, text in zip(expected, texts, strict=True) if text not in too_far]
     assert found.to_pylist() == kept
 
 

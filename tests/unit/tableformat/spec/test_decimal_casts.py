@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 
 import pyarrow as pa
 import pytest
@@ -69,6 +69,22 @@ def test_decimal_is_its_number_or_refused(precision, scale):
         assert rescale_decimals(values, target).to_pylist() == [number, None]
         read += 1
     assert read > 5
+
+
+@pytest.mark.parametrize(("precision", "scale"), TARGETS)
+@pytest.mark.parametrize("own", [-77, -39, -1, 39, 60, 75, 76, 77, 120])
+def test_decimal_of_a_scale_beyond_its_digits_is_its_number_or_refused(own, precision, scale):
+    target = pa.decimal128(precision, scale)
+    for unscaled in (0, 1, -1, 10**37, 1 - 10**38, 2**120):
+        raw = unscaled.to_bytes(16, "little", signed=True) + bytes(16)
+        buffers = [pa.py_buffer(b"\1"), pa.py_buffer(raw)]
+        values = pa.Array.from_buffers(pa.decimal128(38, own), 2, buffers)
+        number = Decimal(unscaled).scaleb(-own, Context(prec=50))
+        if fits(number, precision, scale):
+            assert rescale_decimals(values, target).to_pylist() == [number, None]
+        else:
+            with pytest.raises(pa.ArrowInvalid):
+                rescale_decimals(values, target)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1x", ".", "1e", "--1", "NaN", "NAN"])
