@@ -243,19 +243,13 @@ class _Reader:
 
     def _parse(self, lines: pa.StringArray, *, infer: bool) -> pa.Table:
         joined = pc.binary_join_element_wise(lines, "\n", "")
-        longest = pc.max(pc.binary_length(joined)).as_py()
-        table = pj.read_json(
-            pa.BufferReader(_text_buffer(joined)),
-            read_options=pj.ReadOptions(
-                use_threads=False, block_size=max(READER_BLOCK_BYTES, 2 * longest)
-            ),
-            parse_options=pj.ParseOptions(
-                explicit_schema=self.layout.with_types(self.types),
-                unexpected_field_behavior="infer" if infer else "ignore",
-            ),
-        )
+        schema = self.layout.with_types(self.types)
+        table = _read_json(joined, schema, "infer" if infer else "ignore")
         if table.num_rows != len(lines):
             raise pa.ArrowInvalid("not exactly one JSON object")
+        numbers = _decimals_as_doubles(pa.struct(list(schema)))
+        if numbers is not None:  # a decimal takes a text's digits, which may be base64
+            _read_json(joined, pa.schema(list(numbers)), "ignore")
         return table
 
     def _known(self, lines: pa.StringArray, row: int, *, infer: bool) -> pa.Table:
@@ -286,6 +280,31 @@ class _Reader:
                     if struct[name] is None and self.layout.pass_null:
                         continue
                     self.result.undeclared.setdefault((*path, name), row)
+
+
+def _read_json(joined: pa.StringArray, schema: pa.Schema, unexpected: str) -> pa.Table:
+    longest = pc.max(pc.binary_length(joined)).as_py()
+    return pj.read_json(
+        pa.BufferReader(_text_buffer(joined)),
+        read_options=pj.ReadOptions(
+            use_threads=False, block_size=max(READER_BLOCK_BYTES, 2 * longest)
+        ),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+    )
+
+
+def _decimals_as_doubles(kind: pa.DataType) -> pa.DataType | None:
+    """The type with doubles, which take numbers only, for its decimals and without all else."""
+    if pa.types.is_decimal(kind):
+        return pa.float64()
+    if pa.types.is_list(kind):
+        items = _decimals_as_doubles(kind.value_type)
+        return None if items is None else pa.list_(items)
+    if not pa.types.is_struct(kind):
+        return None
+    fields = [(each.name, _decimals_as_doubles(each.type)) for each in kind]
+    kept = [(name, inner) for name, inner in fields if inner is not None]
+    return pa.struct(kept) if kept else None
 
 
 def _with_numbers_only(found: re.Match[str]) -> str:
@@ -347,7 +366,7 @@ def _takes(kind: pa.DataType, value: Any) -> bool:
     if isinstance(value, float):
         return _takes_fractions(kind)
     if isinstance(value, str):
-        return bool(pa.types.is_string(kind) or pa.types.is_decimal(kind))
+        return bool(pa.types.is_string(kind))
     if isinstance(value, dict):
         return bool(pa.types.is_struct(kind))
     if not (isinstance(value, list) and pa.types.is_list(kind)):

@@ -902,6 +902,31 @@ def test_double_that_a_decimal_column_would_round_is_a_bad_record(
     assert reasons(rounded) == []
 
 
+@pytest.mark.parametrize("column", ["price", "prices", "inner"])
+@pytest.mark.parametrize(("text", "number"), [("1234", "-26588.24"), ("1E12", "-28637.54")])
+def test_base64_that_looks_like_a_number_is_none_behind_one(
+    column: str, text: str, number: str
+) -> None:
+    """`decimal.format` of the converter was changed while the topic was read."""
+    price = pa.decimal128(18, 2)
+    forms = {
+        "price": (price, lambda each: each),
+        "prices": (pa.list_(price), lambda each: [None, each]),
+        "inner": (pa.struct([("p", price), ("t", pa.string())]), lambda each: {"p": each, "t": ""}),
+    }
+    kind, form = forms[column]
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field(column, kind)]
+    table = define_schema(pa.schema(columns), ["id"])
+    values = enumerate((1.5, text, 2))
+    rows = [json.dumps({"id": row, column: form(value)}) for row, value in values]
+    for events in (rows, rows[::-1]):
+        parsed = parse(FORMAT, table, batch_of(events), layout="flattened", decimals="precise")
+        assert reasons(parsed) == []
+        found = {row: value for _, row, value in kinds_and(parsed, "id", column)}
+        wanted = enumerate(("1.50", number, "2.00"))
+        assert found == {row: form(Decimal(value)) for row, value in wanted}
+
+
 def test_integer_that_the_schema_does_not_call_a_date_is_none() -> None:
     columns = [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.date32())]
     table = define_schema(pa.schema(columns), ["id"])
