@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from resolver.index.base import IndexBinding, IndexedFile
 from resolver.index.build_state import BuildState, SpilledFile
-from resolver.index.dictionary import file_changes
+from resolver.index.dictionary import file_changes, noting_state
 from resolver.index.entry import keyed_batches
 from resolver.index.folder import (
     FolderLock,
@@ -295,8 +295,11 @@ class _Build:
         """Write the dictionary and make the generation current."""
         state = self.state
         files = {source.file.file_path: source.file for source in self.sources}
-        changes = file_changes(
-            (), ((spilled.file_id, files[path]) for path, spilled in state.spilled.items())
+        changes = noting_state(
+            file_changes(
+                (), ((spilled.file_id, files[path]) for path, spilled in state.spilled.items())
+            ),
+            BUILT,
         )
         header = FilesHeader(
             generation=state.finished.name,

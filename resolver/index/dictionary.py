@@ -6,9 +6,15 @@
 | `i` + file id, int32 big-endian | JSON `[path, spec id, partition values]` |
 | `I` + file id, int64 big-endian | the same, of ids that have more bits |
 | `p` + path, UTF-8 | file id, int32 or int64 big-endian |
+| `s` + state of the header | the byte 1; of a local index only |
 
 An id is given once and never again, so that entries of a file that has left the table are
 recognized as dead. Partition values are JSON; those that JSON lacks are tagged objects.
+
+Each change of a local index notes its state and removes the state that it was made on. RocksDB
+replays a log on whatever tables lie beside it: an older copy's, say, under the log of a process
+that was killed. Then files would be missing, and their rows be taken for dead; but the state of
+those tables is still noted, beside that of the log.
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ _LONG_IDS_FROM = 1 << 31
 _BY_ID = b"i"
 _BY_LONG_ID = b"I"
 _BY_PATH = b"p"
+_STATE = b"s"  # sorts after all others
 _CACHED_FILES_MAX = 100_000
 
 
@@ -108,6 +115,16 @@ class FileDictionary:
             for key, value in batch
         }
 
+    def check_state(self, state: str) -> None:
+        """Check that no change before `state` is missing.
+
+        Raises:
+            IndexDamagedError: One is. (An earlier release notes none, and is believed.)
+        """
+        noted = {key for batch in self._shard.scan(prefix=_STATE) for key, _ in batch}
+        if noted and noted != {_state_key(state)}:
+            raise damaged("the file dictionary lacks changes of the index", self._shard.path)
+
     def forget(self, changes: FileChanges) -> None:
         """Read anew what has changed."""
         cache = self._cache.copy()  # as above
@@ -130,6 +147,19 @@ def file_changes(
         pairs[_BY_PATH + file.file_path.encode()] = _pack_id(file_id)
     keys = tuple(sorted(pairs))
     return FileChanges(keys, tuple(pairs[key] for key in keys))
+
+
+def noting_state(changes: FileChanges, state: str, base: str | None = None) -> FileChanges:
+    """The changes that lead to a state, with its note; None: they are made on nothing."""
+    noted = {_state_key(state): b"\1"}
+    if base is not None:
+        noted[_state_key(base)] = b""
+    keys = tuple(sorted(noted))
+    return FileChanges(changes.keys + keys, changes.values + tuple(noted[key] for key in keys))
+
+
+def _state_key(state: str) -> bytes:
+    return _STATE + state.encode()
 
 
 def _pack_id(file_id: int) -> bytes:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from resolver.index.damage import damaged
+from resolver.index.dictionary import FileChanges, noting_state
 from resolver.index.entry import POSITION_LIMIT, KeyedRows, Rows, pack_rows
 from resolver.index.folder import Generation, disk_errors, sync_folder
 from resolver.index.header import FilesHeader, ShardHeader
@@ -64,7 +65,8 @@ def convert(generation: Generation, files: Shard) -> FilesHeader:
     with disk_errors(sst):
         sst.unlink(missing_ok=True)
         sync_folder(generation.runs_path)
-    write_sst(sst, [], converted.to_json())
+    noted = noting_state(FileChanges((), ()), converted.state)
+    write_sst(sst, [(noted.keys, noted.values)], converted.to_json())
     files.ingest(sst)
     remove_shards(generation)
     return converted

@@ -42,7 +42,12 @@ from resolver.index.base import (
 )
 from resolver.index.change import ChangeParts
 from resolver.index.damage import check_unmarked, damaged, remembering_damage
-from resolver.index.dictionary import FileChanges, FileDictionary, file_changes
+from resolver.index.dictionary import (
+    FileChanges,
+    FileDictionary,
+    file_changes,
+    noting_state,
+)
 from resolver.index.entry import Rows, file_id_of
 from resolver.index.folder import (
     FolderLock,
@@ -165,12 +170,13 @@ class LocalIndex:
                 if self._header.runs is None:
                     self._header = convert(generation, self._files)
                 remove_shards(generation)
+                self._dictionary = FileDictionary(self._files)
+                self._dictionary.check_state(self._header.state)
                 self._runs = OpenRuns(generation, self._header)
                 _remove_all(self._unnamed())
             except BaseException:
                 self._files.close()
                 raise
-        self._dictionary = FileDictionary(self._files)
         self._map = self._header.shards
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="index")
 
@@ -259,7 +265,7 @@ class LocalIndex:
         header = replace(change.header, binding=binding)
         with remembering_damage(self.generation.path):
             if not self._has_landed(prepared.id):
-                self._change_files(header, change.files)
+                self._change_files(header, noting_state(change.files, prepared.id, change.base))
             self._runs.open(self.generation, header)
         self._header = header
         self._map = header.shards

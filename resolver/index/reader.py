@@ -44,12 +44,13 @@ class IndexReader:
         self._files = Shard.open_read_only(generation.files_path, open_cache(CACHE_BYTES))
         try:
             self.header = FilesHeader.parse(self._files.header(), self._files.path)
+            self._dictionary = FileDictionary(self._files)
+            self._dictionary.check_state(self.header.state)
             self._runs = OpenRuns(generation, self.header, keep_open=True)
             self._map = self.header.shards
         except BaseException:
             self._files.close()
             raise
-        self._dictionary = FileDictionary(self._files)
 
     @property
     def binding(self) -> IndexBinding:

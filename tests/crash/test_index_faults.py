@@ -12,6 +12,7 @@ import signal
 import sys
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,14 @@ from resolver import resolve
 from resolver.index_check import verify
 from resolver.index_keeper import index_folder
 from tableformat.errors import TableError
-from tests.support.crash_child import REFUSED, lock_of, open_table, started
+from tests.support.crash_child import (
+    KILLED,
+    REFUSED,
+    lock_of,
+    open_table,
+    run_until_killed,
+    started,
+)
 from tests.support.goals import goal
 
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.int64())])
@@ -119,7 +127,24 @@ def take_one_old_file(keyed: Keyed, rng: random.Random, spare: dict[str, Path]) 
     shutil.copy(path, target)
 
 
-DAMAGES = [flip, cut, lose, add_garbage, swap_two, go_back, take_foreign, take_one_old_file]
+def copy_over_a_killed_one(keyed: Keyed, rng: random.Random, spare: dict[str, Path]) -> None:
+    key = rng.randrange(300)
+    with TemporaryDirectory(dir=spare["old"].parent) as before:
+        shutil.copytree(keyed.index, before, dirs_exist_ok=True)
+        resolve(keyed.table)
+        keyed.stage(key, rng.randrange(300))
+        resolve(keyed.table)
+        keyed.stage(rng.randrange(300), rng.randrange(300))
+        place = keyed.warehouse, keyed.table.name
+        assert run_until_killed(resolve, *place, point="resolve.after_apply") == KILLED
+        shutil.copytree(before, keyed.index, dirs_exist_ok=True)
+    keyed.stage(key, rng.randrange(300))
+
+
+DAMAGES = [
+    flip, cut, lose, add_garbage, swap_two, go_back, take_foreign, take_one_old_file,
+    copy_over_a_killed_one,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)

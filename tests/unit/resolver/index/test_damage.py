@@ -22,6 +22,7 @@ from resolver.index.base import IndexChanges, IndexDamagedError
 from resolver.index.folder import FolderLock
 from resolver.index.local import LocalIndex
 from resolver.index.open import Refusal, open_index
+from resolver.index.reader import open_reader
 from resolver.index.shard import Shard, open_cache, write_sst
 from tableformat.errors import StoreUnavailableError
 from tableformat.runtime import Runtime
@@ -224,6 +225,41 @@ def test_shard_left_behind_is_refused(pristine: Path, tmp_path: Path) -> None:
         shutil.copytree(next(older.glob("gen-*")) / name, mine)
         assert open_index(copy, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
         shutil.rmtree(copy)
+
+
+def copy_open(folder: Path, target: Path) -> None:
+    """What a kill would leave. Runs that are merged may go meanwhile."""
+
+    def copy(source: str, to: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(source, to)
+
+    shutil.copytree(folder, target, copy_function=copy)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_log_beside_the_tables_of_an_older_copy_is_damage(
+    step: int, folder: Path, tmp_path: Path
+) -> None:
+    """A copy put over the index of a process that was killed: the log stays, changes between go."""
+    older, killed = tmp_path / "older", tmp_path / "killed"
+    for number in range(1, 4):
+        if number == step:
+            shutil.copytree(folder, older)
+        with open_here(folder) as index:
+            rows = entries_of([(1000 + number, 0, 0)])
+            changes = IndexChanges(added_files=(file_of(f"f{number}"),), put=(rows,))
+            index.apply(index.prepare(changes), binding_at(2 + number))
+            if number == 3:
+                copy_open(folder, killed)
+    shutil.copytree(older, killed, dirs_exist_ok=True)
+    if step == 3:  # the log goes on where the copy ends
+        with open_here(killed) as index:
+            assert rows_of(index, [1001, 1002, 1003]) == [[(f"f{n}", 0)] for n in (1, 2, 3)]
+        return
+    with pytest.raises(IndexDamagedError, match="lacks changes"):
+        open_reader(killed, Runtime())
+    assert open_index(killed, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
 
 
 @pytest.mark.parametrize(
