@@ -18,19 +18,19 @@ did not are left to orphan removal.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
+from tableformat.cdc.batch_commit import BatchId, check_not_lost, commit_batch, committed_batch
 from tableformat.cdc.load_source import LoadSource, Part
 from tableformat.cdc.row_codec import key_columns
 from tableformat.commit.branch_history import snapshots_by_id
 from tableformat.commit.carried_properties import load_carried
 from tableformat.commit.changeset import CommitKind
-from tableformat.commit.evolution import update_properties
+from tableformat.commit.evolution import decide_properties, update_properties
 from tableformat.commit.request import check_writable
 from tableformat.environment import Environment
 from tableformat.errors import FencedError, InvalidInputError
@@ -98,7 +98,7 @@ def load_files(
         InvalidInputError: The table is not empty; another load is unfinished; a key is twice in a
             piece; a row does not fit. Nothing is begun where the columns of a file do not fit, or
             a row of the first piece: the corrected files can be loaded.
-        FencedError: Changes were published since the load began.
+        FencedError: Changes were published since the load began, or pieces of it are gone.
         TableError: The store or catalog failed. The same call goes on.
 
     Effects: see the module's text.
@@ -134,23 +134,34 @@ def load_files(
         ahead = None
         progress(result)
     environment.runtime.fail_point("load.before_end")
-    abandon_load(environment, identifier)
+    _end(environment, identifier, record, len(pieces))
     return result
 
 
 def _begin(
     environment: Environment, identifier: Identifier, query: str, *, assume_new_keys: bool
 ) -> LoadRecord:
-    state = environment.catalog.load_table(identifier)
-    record = read_load(state)
-    if record is not None:  # begun by another process meanwhile
-        return record
-    if not assume_new_keys:
-        _check_empty(state)
-    record = LoadRecord(query, _cursor(state))
-    update_properties(environment, identifier, updates={LOAD: json.dumps(asdict(record))})
+    def decide(now: TableState) -> tuple[Mapping[str, str], Sequence[str]]:
+        if read_load(now) is not None:  # begun by another process meanwhile
+            return {}, ()
+        if not assume_new_keys:
+            _check_empty(now)
+        return {LOAD: json.dumps(asdict(LoadRecord(query, _cursor(now))))}, ()
+
+    record = read_load(decide_properties(environment, identifier, decide))
+    assert record is not None
     environment.runtime.fail_point("load.begun")
     return record
+
+
+def _end(environment: Environment, identifier: Identifier, record: LoadRecord, pieces: int) -> None:
+    def decide(now: TableState) -> tuple[Mapping[str, str], Sequence[str]]:
+        if read_load(now) != record:  # abandoned, and perhaps another one has begun
+            return {}, ()
+        _check_goes_on(now, record, pieces)
+        return {}, (LOAD,)
+
+    decide_properties(environment, identifier, decide)
 
 
 def abandon_load(environment: Environment, identifier: Identifier) -> bool:
@@ -174,7 +185,7 @@ def _load_piece(
     written: list[DataFile] | None,
 ) -> LoadResult:
     state = environment.catalog.load_table(identifier)
-    _check_goes_on(state, record)
+    _check_goes_on(state, record, number)
     files = _write(environment, state, source, piece) if written is None else written
     environment.runtime.fail_point("load.before_commit")
     commit_batch(
@@ -184,7 +195,7 @@ def _load_piece(
         kind=CommitKind.APPEND,
         batch=BatchId(record.load, number),
         data_files=files,
-        check=lambda now: _check_goes_on(now, record),
+        check=lambda now: _check_goes_on(now, record, number),
         is_mark=True,
     )
     environment.runtime.fail_point("load.after_commit")
@@ -270,7 +281,8 @@ def _cursor(state: TableState) -> str | None:
     return load_carried(snapshots_by_id(state.metadata), head_id).marker
 
 
-def _check_goes_on(state: TableState, record: LoadRecord) -> None:
+def _check_goes_on(state: TableState, record: LoadRecord, number: int) -> None:
+    """`number`: so many pieces have landed."""
     if read_load(state) != record:
         raise FencedError(
             "the load was abandoned, or another one has begun", table=state.name, load=record.load
@@ -281,3 +293,9 @@ def _check_goes_on(state: TableState, record: LoadRecord) -> None:
             action="end it with --abandon, and load into a new table",
             table=state.name,
         )
+    check_not_lost(
+        state,
+        MAIN_BRANCH,
+        BatchId(record.load, number - 1) if number else None,
+        action="run the same load again: it goes on behind the last piece that is there",
+    )

@@ -168,10 +168,19 @@ def update_declarations(
         decide: From the metadata to the properties to set and those to remove; may refuse by
             raising. Called again on every newer version that gets in between.
     """
+    return decide_properties(environment, identifier, lambda state: decide(state.metadata))
+
+
+def decide_properties(
+    environment: Environment,
+    identifier: Identifier,
+    decide: Callable[[TableState], tuple[Mapping[str, str], Sequence[str]]],
+) -> TableState:
+    """As `update_declarations`, from the table; returns it as it is then, changed or not."""
 
     def plan(state: TableState) -> Sequence[TableUpdate]:
         metadata = state.metadata
-        wanted, removals = decide(metadata)
+        wanted, removals = decide(state)
         changed = {k: v for k, v in wanted.items() if metadata.properties.get(k) != v}
         gone = [name for name in removals if name in metadata.properties]
         result: list[TableUpdate] = []

@@ -244,6 +244,68 @@ def test_other_files_are_refused_while_a_load_is_unfinished_and_it_can_be_abando
     assert world.rows() == part | {0: "changed"}
 
 
+def test_of_two_loads_that_begin_at_once_one_is_refused(world):
+    other = open_source(str(world.files / "part-1.parquet"))
+
+    def come_first(_):
+        world.points.armed.clear()
+        with pytest.raises(FencedError):
+            load_files(world.environment, world.table.identifier, other, progress=lambda _: stop())
+
+    def stop():
+        raise FencedError("killed after its first piece")
+
+    world.points.armed["catalog.before_swap"] = come_first
+    with pytest.raises(InvalidInputError, match="a load of other files is unfinished"):
+        world.load()
+    load_files(world.environment, world.table.identifier, other)
+    assert world.rows() == dict(list(world.loaded.items())[20:])
+
+
+def test_end_of_an_abandoned_load_leaves_the_next_one_unfinished(world):
+    other = world.files.parent / "other.parquet"
+    pq.write_table(as_table(dict.fromkeys(range(100, 120), "other")), other, row_group_size=5)
+
+    def begin_another(_):
+        world.points.armed.clear()
+        abandon_load(world.environment, world.table.identifier)
+        world.killed_at("load.before_commit", 1)
+        with pytest.raises(Killed):
+            load_files(
+                world.environment,
+                world.table.identifier,
+                open_source(str(other)),
+                assume_new_keys=True,
+            )
+
+    world.points.armed["load.before_end"] = begin_another
+    world.load()
+    world.stage({100: "changed", 119: None})
+    assert resolve(world.table).staged_snapshots == 0
+    load_files(
+        world.environment, world.table.identifier, open_source(str(other)), assume_new_keys=True
+    )
+    resolve(world.table)
+    wanted = world.loaded | dict.fromkeys(range(100, 119), "other") | {100: "changed"}
+    assert world.rows() == wanted
+
+
+@pytest.mark.parametrize("after", [1, 2, -1])
+def test_load_whose_pieces_are_rolled_back_stops_and_loads_them_when_it_is_run_again(world, after):
+    total = len(open_source(str(world.files)).pieces())
+    heads = []
+
+    def progress(result):
+        heads.append(world.table.refresh().state.head("main").snapshot_id)
+        if result.pieces == after % total + 1:
+            world.table.refs.rollback(snapshot_id=heads[0])
+
+    with pytest.raises(FencedError, match="no longer has batch"):
+        world.load(progress=progress)
+    world.load()
+    assert world.rows() == world.loaded
+
+
 def test_key_that_stands_twice_is_refused_with_its_value(world):
     path = world.files / "part-0.parquet"
     pq.write_table(as_table({0: "a"} | {1: "b"}), path)
