@@ -26,18 +26,16 @@ _SHOWN_BYTES = 3_000
 def fuzz(target: Target, *, seed: int, inputs: int, seconds: float | None, first: int) -> Report:
     """The corpus, then generated inputs from ordinal `first` on."""
     corpus = [data for _, data in target.corpus()]
-    report = run_inputs(target, lambda at: corpus[at], inputs=len(corpus))
+
+    def make(at: int) -> bytes:
+        if at < len(corpus):
+            return corpus[at]
+        return target.generate(corpus, seed=seed, ordinal=first + at - len(corpus))
+
+    report = run_inputs(target, make, inputs=len(corpus) + inputs, seconds=seconds)
     for failure in report.failures:
-        failure.ordinal = -1 - failure.ordinal
-    generated = run_inputs(
-        target,
-        lambda at: target.generate(corpus, seed=seed, ordinal=first + at),
-        inputs=inputs,
-        seconds=seconds,
-    )
-    for failure in generated.failures:
-        failure.ordinal += first
-    report.add(generated)
+        at = failure.ordinal
+        failure.ordinal = -1 - at if at < len(corpus) else first + at - len(corpus)
     return report
 
 

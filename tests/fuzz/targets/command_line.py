@@ -32,6 +32,7 @@ _PREPARED = (
     ("resolve", "shop.orders"),
     ("ingest", "shop.orders", "events.jsonl", "-o", "decimals=precise"),
 )  # fmt: skip
+_fresh: dict[Path, tuple[int, int]] = {}
 
 
 @lru_cache
@@ -47,6 +48,25 @@ def _folders() -> tuple[Path, Path]:
         assert result.exit_code == 0, result.stderr
     shutil.copytree(work, root / "copy")
     return work, root / "copy"
+
+
+def _renewed() -> Path:
+    """Where the commands run, as it was before all of them."""
+    work, copy = _folders()
+    if _files(work) != _fresh:  # most words change nothing, and a copy costs more than they do
+        os.chdir(copy)
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(copy, work)
+        os.chdir(work)
+        _fresh.clear()
+        _fresh.update(_files(work))
+    return work
+
+
+def _files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """When each was changed, and its size."""
+    states = ((path, path.lstat()) for path in folder.rglob("*"))
+    return {path: (state.st_mtime_ns, state.st_size) for path, state in states}
 
 
 def _setup() -> None:
@@ -67,11 +87,7 @@ def _parse(data: bytes) -> None:
     words = _words(data)
     if any(_OUTSIDE.search(word) or word.startswith(_WAITING) for word in words):
         return
-    work, copy = _folders()
-    os.chdir(copy)
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(copy, work)
-    os.chdir(work)
+    work = _renewed()
     result = CliRunner().invoke(cli, ["--warehouse", str(work / "warehouse"), *words])
     error = result.exception
     if error is not None and not isinstance(error, SystemExit):
