@@ -6,10 +6,15 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
 
 from tableformat.spark.java import find_java
-from tests.support.jvm_server import JvmServer, server_folder
+from tests.support.jvm_server import (
+    JvmServer,
+    answers,
+    make_class_archive,
+    server_folder,
+    shared_classes,
+)
 from tests.support.maven import CACHE, fetch_jars, one_at_a_time
 from tests.support.ports import free_port
 
@@ -76,17 +81,16 @@ def new_apicurio() -> Apicurio:
     port = free_port()
     root = f"http://127.0.0.1:{port}/apis"
     command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += shared_classes(java, _SERVER)
     command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}"]
     jar = _SERVER / f"apicurio-registry-app-{APICURIO}-runner.jar"
+    subjects = f"{root}/ccompat/v7/subjects"
     server = JvmServer(
-        "Apicurio", server_folder("apicurio"), [*command, "-jar", jar], lambda: _answers(root)
+        "Apicurio", server_folder("apicurio"), [*command, "-jar", jar], lambda: answers(subjects)
     )
     return Apicurio(server, root)
 
 
-def _answers(root: str) -> bool:
-    try:
-        with urlopen(f"{root}/ccompat/v7/subjects", timeout=20) as reply:
-            return bool(reply.read())
-    except OSError:
-        return False
+def make_apicurio_archive() -> None:
+    """Lay out the server's classes, if they are not. It starts without, too."""
+    make_class_archive(new_apicurio().server, _SERVER)

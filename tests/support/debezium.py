@@ -14,7 +14,13 @@ from typing import Any
 from urllib.request import urlopen
 
 from tableformat.spark.java import find_java
-from tests.support.jvm_server import JvmServer, class_archive, server_folder, shared_classes
+from tests.support.jvm_server import (
+    JvmServer,
+    answers,
+    class_archive,
+    server_folder,
+    shared_classes,
+)
 from tests.support.kafka import BROKER, SERVER_JARS, new_broker
 from tests.support.maven import fetch_jars
 from tests.support.ports import free_port
@@ -158,7 +164,7 @@ def new_connect(
         files.append(folder / f"{connector['name']}.properties")
         files[-1].write_text("".join(f"{key}={text}\n" for key, text in connector.items()))
     command = [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += shared_classes(WORKER_JARS)
+    command += shared_classes(java, WORKER_JARS)
     jars = [f"{folder}/*" for folder in (WORKER_JARS, converters) if folder is not None]
     command += ["-cp", os.pathsep.join(jars), "org.apache.kafka.connect.cli.ConnectStandalone"]
     names = [connector["name"] for connector in connectors]
@@ -168,12 +174,14 @@ def new_connect(
 
 def make_class_archives() -> None:
     """Lay out the classes of a broker and of Connect, if they are not. Both start without, too."""
-    if shared_classes(SERVER_JARS) and shared_classes(WORKER_JARS):
+    java = find_java()
+    assert java is not None
+    if shared_classes(java, SERVER_JARS) and shared_classes(java, WORKER_JARS):
         return
     broker, servers = new_broker()
     with class_archive(broker, SERVER_JARS):
         connect, port = new_connect(servers, [])
-        connect.is_ready = lambda: _answers(port)
+        connect.is_ready = lambda: answers(f"http://127.0.0.1:{port}/connectors")
         with class_archive(connect, WORKER_JARS):
             pass
 
@@ -189,14 +197,6 @@ def states(port: int, name: str) -> list[str]:
         if task["state"] == "FAILED":
             raise RuntimeError(f"connector {name} failed: {task.get('trace', '')[:3000]}")
     return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}/connectors", timeout=5) as answer:
-            return bool(answer.read())
-    except OSError:
-        return False
 
 
 def _run(port: int, names: Sequence[str]) -> bool:

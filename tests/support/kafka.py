@@ -136,7 +136,7 @@ def new_broker() -> tuple[JvmServer, str]:
     text = SETTINGS.format(port=port, controller=controller, logs=folder / "logs")
     settings.write_text(text)
     run = [str(java), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    run += shared_classes(SERVER_JARS)
+    run += shared_classes(java, SERVER_JARS)
     run += ["-cp", f"{SERVER_JARS}/*"]
     formatting = [*run, "kafka.tools.StorageTool", "format", "-t", "aWNlZm9sZC10ZXN0cy0wMQ"]
     done = subprocess.run(

@@ -8,14 +8,19 @@ survives `kill -9`.
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
-from tests.support.jvm_server import JvmServer, server_folder
+from tests.support.jvm_server import (
+    JvmServer,
+    answers,
+    make_class_archive,
+    server_folder,
+    shared_classes,
+)
 from tests.support.maven import CACHE, fetch_jars
 from tests.support.ports import free_ports
 from tests.support.s3_server import create_bucket, s3_server
@@ -67,6 +72,20 @@ def start_nessie() -> Nessie:
     endpoint = s3_server().endpoint
     _sessions_last_a_little_longer()
     create_bucket(endpoint, BUCKET)
+    nessie = _new_nessie(java, endpoint)
+    nessie.server.start()
+    return nessie
+
+
+def make_nessie_archive() -> None:
+    """Lay out the server's classes, if they are not. It starts without, too."""
+    java = java_from(JAVA_MIN)
+    if java is not None:
+        make_class_archive(_new_nessie(java, "http://127.0.0.1:1").server, _JARS)
+
+
+def _new_nessie(java: Path, endpoint: str) -> Nessie:
+    """A server that was not started, over this S3."""
     folder = server_folder("nessie")
     http, management = free_ports(2)
     uri = f"http://127.0.0.1:{http}/iceberg"
@@ -91,10 +110,11 @@ def start_nessie() -> Nessie:
         f"{s3}.client-iam.assume-role": "arn:aws:iam::123456789012:role/clients",
     }
     command = [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += shared_classes(java, _JARS)
     command += [f"-D{name}={value}" for name, value in settings.items()]
     jar = f"{_JARS}/nessie-quarkus-{NESSIE}-runner.jar"
-    server = JvmServer("Nessie", folder, [*command, "-jar", jar], lambda: _answers(uri))
-    server.start()
+    config = f"{uri}/v1/config"
+    server = JvmServer("Nessie", folder, [*command, "-jar", jar], lambda: answers(config))
     return Nessie(server, uri)
 
 
@@ -112,11 +132,3 @@ def _sessions_last_a_little_longer() -> None:
         return own(self, *arguments, duration=duration + 600, **more)
 
     STSBackend.assume_role = assume_role
-
-
-def _answers(uri: str) -> bool:
-    try:
-        with urlopen(f"{uri}/v1/config", timeout=20) as reply:
-            return bool(json.load(reply))
-    except OSError:
-        return False
