@@ -485,6 +485,7 @@ def test_update_of_a_decimal_key_deletes_the_old_one_unless_it_is_the_same(
     assert kinds_and(parsed, "id") == expected
 
 
+@pytest.mark.slow  # of each type, quick: unit/tableformat/cdc/test_real_debezium_events.py
 @ANY_TIME
 @given(row=values, mode=modes, layout=st.sampled_from(["envelope", "flattened"]))
 def test_what_nobody_said_is_refused_unless_it_says_itself(

@@ -141,7 +141,12 @@ class Bank:
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 12), pytest.param(1000, 500, marks=pytest.mark.long)]
+    ("first", "count"),
+    [
+        (0, 3),
+        pytest.param(3, 9, marks=pytest.mark.slow),
+        pytest.param(1000, 500, marks=pytest.mark.long),
+    ],
 )
 def test_processes_of_one_stream_lose_no_event_and_tear_no_transaction(first, count, monkeypatch):
     for seed in range(first, first + count):
