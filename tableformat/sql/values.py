@@ -100,7 +100,7 @@ def _constant(tree: exp.Expr, kind: iceberg.IcebergType) -> Compute | None:
     if isinstance(value, Decimal) and isinstance(kind, iceberg.DecimalType):
         if -int(value.as_tuple().exponent) > kind.scale:
             return None  # Spark rounds
-        if value.adjusted() >= kind.precision - kind.scale:
+        if value and value.adjusted() >= kind.precision - kind.scale:
             raise InvalidInputError(
                 "a value does not fit the column's type", value=value, type=kind
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -309,6 +310,17 @@ def test_wrong_property_is_named(orders, name) -> None:
     set_unchecked(orders, {name: "sometimes"})
     with pytest.raises(InvalidInputError, match=name):
         orders.delete("id = 1")
+
+
+@pytest.mark.parametrize("zero", ["0", "0.0", "-0", "0.00"])
+def test_zero_fits_a_decimal_without_digits_before_its_point(catalog, zero: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("share", pa.decimal128(2, 2))])
+    table = catalog.create_table("shop.shares", schema, primary_key=["id"])
+    table.append(pa.table({"id": [1], "share": [None]}, schema=schema))
+    table.update({"share": zero})
+    assert table.scan().to_arrow().column("share").to_pylist() == [Decimal("0.00")]
+    with pytest.raises(InvalidInputError, match="does not fit"):
+        table.update({"share": "1"})
 
 
 def test_values_must_be_text(orders) -> None:
