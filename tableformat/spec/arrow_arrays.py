@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +10,8 @@ from pyiceberg.types import IcebergType, UUIDType
 
 from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import UUID_BYTES
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def constant_array(value: Any, kind: IcebergType, count: int) -> pa.Array:
@@ -80,7 +82,7 @@ def rebased_offsets(values: pa.Array) -> tuple[pa.Array, int, int]:
     return pc.subtract(offsets, offsets[0]).cast(pa.int32()), first, last - first
 
 
-def without_views(rows: pa.Table) -> pa.Table:
+def without_views(rows: Rows) -> Rows:
     """The same rows with plain texts and bytes in place of Arrow's views, nested ones too.
 
     Arrow takes and filters no views; polars and DuckDB give them. No copy where there are none.
@@ -93,7 +95,7 @@ def without_views(rows: pa.Table) -> pa.Table:
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(rows.columns, wanted, strict=True)
     ]
-    return pa.Table.from_arrays(columns, schema=wanted)
+    return type(rows).from_arrays(columns, schema=wanted)
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from tableformat.codec.parquet.chunk_checksums import ChunkChecksums, has_chunk_checksums
 from tableformat.codec.tapped_source import TappedSource
+from tableformat.spec.arrow_arrays import without_views
 
 _LENGTH_BYTES = 4
 # To hand columns to threads costs a tenth of what it takes to decode them: the more files are read
@@ -70,14 +71,15 @@ class ChunkReader:
                 batch = next(stream, None)
             if batch is None:
                 return
-            yield batch
+            yield without_views(batch)
 
     def table(self) -> pa.Table:
         """All rows, read on this thread."""
         with self._errors():
-            return self._reader.read_row_groups(
+            found = self._reader.read_row_groups(
                 self._row_groups, column_indices=self._leaves, use_threads=False
             )
+        return without_views(found)
 
 
 def _coded_columns(

@@ -269,3 +269,20 @@ def test_text_is_codes_where_a_row_group_has_a_dictionary_of_it() -> None:
             reader.close()
         assert files.read(written, wanted=positions).to_pylist() == expected
         assert files.read(written, wanted=positions, batch_rows=64).to_pylist() == expected
+
+
+def test_views_of_a_file_become_values_that_can_be_taken() -> None:
+    """pyarrow and polars write them; Arrow takes none."""
+    views = {
+        "a": pa.array(["x", None], pa.string_view()),
+        "b": pa.array([b"", b"y"], pa.binary_view()),
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(views), sink)
+    source = pa.BufferReader(sink.getvalue())
+    reader = ChunkReader(source, pq.read_metadata(source), [0, 1], [0])
+    for rows in (reader.table(), next(reader.batches(9))):
+        assert rows.take(pa.array([1, 0])).to_pylist() == [
+            {"a": None, "b": b"y"},
+            {"a": "x", "b": b""},
+        ]
