@@ -43,9 +43,10 @@ from benchmarks.support import order_events
 from benchmarks.support.order_events import OrderEvents, OrderFold, orders_schema
 from benchmarks.support.process_tree import cpu_seconds
 from tableformat import Table, open_catalog
+from tableformat.cdc.event_files import ingest_files, read_events
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import choose_format
-from tableformat.cdc.ingest import IngestResult, ingest_files, read_events
+from tableformat.cdc.ingest import IngestResult
 from tableformat.cdc.reduce import reduce_changes
 from tableformat.cdc.sink import plan_sink
 from tableformat.spark.session import local_session

@@ -32,8 +32,9 @@ from maintenance.metrics import serving_metrics
 from resolver.number_text import plural
 from tableformat import Table
 from tableformat.cdc.dead_letter import dead_letter_table
+from tableformat.cdc.event_files import BATCH_EVENTS, ingest_files
 from tableformat.cdc.formats import BUILT_IN, find_format, format_names
-from tableformat.cdc.ingest import BATCH_EVENTS, IngestResult, ingest_files
+from tableformat.cdc.ingest import IngestResult
 from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.cdc.replay import replay_dead_letters as replay_letters
 from tableformat.cdc.sink import SinkOptions, plan_sink
@@ -102,9 +103,9 @@ def _known_format(_ctx: click.Context, _param: click.Parameter, value: str) -> s
 @click.option(
     "--query-id",
     help="A name for this ingestion: with --topics the stream's, by default kafka:NAMESPACE. Of "
-    "files: running it again over the same files, unchanged and with the "
-    "same --batch-events, goes on where it stopped, and nothing is written twice. Batches are told "
-    "apart by their numbers alone: other or longer files need another name.",
+    "files: running it again over the same files, which may have got longer, and then new ones, "
+    "goes on where it stopped, and nothing is written twice. Files that do not begin with what was "
+    "read need another name.",
 )
 @click.option(
     "--batch-events",

@@ -96,7 +96,7 @@ class CommittedBatch:
     """A batch that is in a branch: its number, and what its commit says of the source.
 
     `source` has the summary's keys (`icefold.source-offsets`, ...). It is empty where another query
-    came after it, unless it is a batch of a stream into many tables.
+    came after it, unless it is a batch of a stream into many tables, or of files.
     """
 
     number: int

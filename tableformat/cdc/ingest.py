@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import sys
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, islice
-from pathlib import Path
-from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.cdc.batch_commit import BatchId, check_not_lost, commit_batch, is_committed
+from tableformat.cdc.batch_commit import BatchId, commit_batch, is_committed
 from tableformat.cdc.change_writer import WrittenFiles
 from tableformat.cdc.dead_letter import commit_dead_letters
-from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch, ParsedEvents
+from tableformat.cdc.events import ORDINAL, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.cdc.sink import SinkPlan, plan_sink
@@ -33,7 +23,6 @@ from tableformat.cdc.source_time import latest_of
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_MS, STAGING_BRANCH
 from tableformat.spec.options import GivenOptions
 from tableformat.write.partial_rows import missing_columns_summary
@@ -41,10 +30,6 @@ from tableformat.write.partial_rows import missing_columns_summary
 # Rows that one thread parses at once: enough for Arrow's per-call costs to vanish, small enough
 # for all threads to have work and for a failing block to be halved cheaply.
 PARSE_ROWS = 20_000
-BATCH_EVENTS = 100_000
-PARQUET_SUFFIX = ".parquet"
-STANDARD_INPUT = Path("-")
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +98,28 @@ def write_batch(
     events: pa.Table,
     batch: BatchId | None,
     *,
-    committed_before: BatchId | None = None,
+    summary: Mapping[str, str] | None = None,
+    check: Callable[[TableState], None] | None = None,
 ) -> IngestResult:
     """One batch of a sink that is planned already; see `write_changes`.
 
-    Raises:
-        FencedError: The branch lacks `committed_before`; see `check_not_lost`.
+    `summary`: more summary properties; the batch is committed also if nothing changes by it.
+    `check`: called with the table before anything is written, and before every attempt to commit;
+    may refuse by raising.
     """
     environment = plan.environment
-
-    def check(state: TableState) -> None:
-        again = "run it again: it goes on from what the table has"
-        check_not_lost(state, plan.branch, committed_before, action=again)
-
     if batch is not None:
         state = environment.catalog.load_table(plan.identifier)
-        check(state)
+        if check is not None:
+            check(state)
         if is_committed(state, plan.branch, batch):
             return IngestResult(events=events.num_rows, repeated=True)
     prepared = prepare_batch(plan, events)
-    return prepared.result(commit_written(prepared.plan, prepared.written, batch, check=check))
+    is_mark = summary is not None
+    plan, written = prepared.plan, prepared.written
+    return prepared.result(
+        commit_written(plan, written, batch, summary, check=check, is_mark=is_mark)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,109 +266,6 @@ def commit_written(
         result = commit(environment, plan.identifier, changeset, check=check_all)
     environment.runtime.fail_point("ingest.after_commit")
     return result
-
-
-def ingest_files(
-    plan: SinkPlan,
-    paths: Sequence[Path],
-    *,
-    query_id: str | None = None,
-    batch_events: int = BATCH_EVENTS,
-) -> Iterator[IngestResult]:
-    """Write the events of local files, in file order, in batches.
-
-    Args:
-        plan: The sink.
-        paths: JSON-lines files (one event per line; `-` is standard input; gzip is seen by
-            itself), or Parquet files whose columns are the format's.
-        query_id: A name for this ingestion. Running it again over the same unchanged files with the
-            same batch size goes on where it stopped. Batches are told apart by their numbers alone:
-            what was added to a batch that is committed would be skipped.
-        batch_events: Events per commit, at most; a batch never spans two files.
-
-    Yields:
-        What became of each batch; the next one is written when the iteration goes on.
-
-    Raises:
-        InvalidInputError: A file cannot be read, or see `write_changes`.
-        FencedError: Batches that were committed are gone (`check_not_lost`). Running it again
-            goes on from what the table has.
-    """
-    numbers = count()
-    done: BatchId | None = None
-    for path in paths:
-        for events in read_events(path, batch_events):
-            batch = None if query_id is None else BatchId(query_id, next(numbers))
-            result = write_batch(plan.refreshed(), events, batch, committed_before=done)
-            if result.commit is not None or result.repeated:
-                done = batch
-            yield result
-
-
-def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
-    """The events of one file in batches, with file and line (or row) as their position.
-
-    Raises:
-        InvalidInputError: The file does not exist or cannot be read.
-    """
-    if batch_events < 1:
-        raise InvalidInputError("a batch needs at least one event", batch_events=batch_events)
-    read = _parquet_rows if path.suffix == PARQUET_SUFFIX else _json_lines
-    first = 0
-    try:
-        for events in read(path, min(batch_events, sys.maxsize)):
-            yield _placed(events, path, first)
-            first += events.num_rows
-    except UnicodeEncodeError as error:
-        raise InvalidInputError("cannot read events: the name is not UTF-8", file=path) from error
-    except (OSError, EOFError, zlib.error, pa.ArrowInvalid) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"cannot read events: {why}", file=path) from error
-
-
-def _parquet_rows(path: Path, most: int) -> Iterator[pa.Table]:
-    # In nanoseconds, INT96's years beyond 2262 would be others, without a word.
-    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as source:
-        for batch in source.iter_batches(batch_size=most):
-            yield pa.Table.from_batches([batch])
-
-
-def _json_lines(path: Path, most: int) -> Iterator[pa.Table]:
-    with _open_lines(path) as lines:
-        while values := [line.rstrip(b"\r\n") or None for line in islice(lines, most)]:
-            yield pa.table({VALUE: pa.array(values, pa.binary())})
-
-
-@contextmanager
-def _open_lines(path: Path) -> Iterator[IO[bytes]]:
-    """A file, or standard input for `-`; decompressed if it begins as gzip does."""
-    with nullcontext(_standard_input()) if path == STANDARD_INPUT else path.open("rb") as source:
-        # Of a pipe, the first bytes may be looked at but not read twice.
-        if source.peek(len(GZIP_MAGIC))[: len(GZIP_MAGIC)] != GZIP_MAGIC:
-            yield source
-            return
-        with gzip.open(source) as plain:
-            yield cast("IO[bytes]", plain)
-
-
-def _standard_input() -> io.BufferedReader:
-    stream: Any = sys.stdin.buffer
-    return stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)
-
-
-def _placed(events: pa.Table, path: Path, first: int) -> pa.Table:
-    """The events with their order in the file, and their place for people, counted from 1."""
-    numbers = np.arange(first, first + events.num_rows, dtype=np.int64)
-    texts = pa.array(numbers + 1).cast(pa.string())
-    name = path.name.encode(errors="backslashreplace").decode()  # it may be no UTF-8
-    columns = {
-        ORDINAL: pa.array(numbers),
-        POSITION: pc.binary_join_element_wise(name, texts, ":"),
-    }
-    for added, column in columns.items():
-        if added not in events.column_names:
-            events = events.append_column(added, column)
-    return events
 
 
 def with_ordinals(events: pa.Table) -> pa.Table:

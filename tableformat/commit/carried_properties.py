@@ -48,6 +48,7 @@ from tableformat.spec.names import (
     OTHER_QUERY_BATCH,
     OTHER_QUERY_SOURCE,
     QUERY_ID,
+    SOURCE_EVENTS,
     SOURCE_MS,
     SOURCE_OFFSETS,
     SOURCE_TRANSACTION,
@@ -62,7 +63,7 @@ from tableformat.spec.names import (
 _TOKEN_OF = f"{FENCE_TOKEN}."  # + fence name: the highest token seen, whoever commits
 _OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE, STAGED_EPOCH)
 # What a batch says of its source; those of the next one replace all of them.
-OF_SOURCE = (SOURCE_OFFSETS, BATCH_TABLES, SOURCE_TRANSACTION)
+OF_SOURCE = (SOURCE_OFFSETS, SOURCE_EVENTS, BATCH_TABLES, SOURCE_TRANSACTION)
 # Every snapshot repeats them, so jobs that take a new query id for each run must not add up.
 OTHER_QUERIES_MAX = 256
 _REPEATED = (*_OF_WRITERS, CUT)  # and the tables of the cut, whose key begins the same
@@ -225,10 +226,10 @@ def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """What is to be repeated of what summaries, oldest first, say about their writers.
 
     A summary has one place for a query; the batch of a query that loses it moves aside, where the
-    `OTHER_QUERIES_MAX` that came last are kept; of a stream into many tables, whose offsets are
-    nowhere else, with what it says of its source. As many staged epochs are kept. Of several Flink
-    writers it can hold one only, the last. The source's time is the highest of all: what a
-    restarted connector sends again is old.
+    `OTHER_QUERIES_MAX` that came last are kept; of a stream into many tables and of files, whose
+    offsets are nowhere else, with what it says of its source. As many staged epochs are kept. Of
+    several Flink writers it can hold one only, the last. The source's time is the highest of all:
+    what a restarted connector sends again is old.
     """
     kept: dict[str, str] = {}
     for summary in summaries:
@@ -254,15 +255,15 @@ def _give_place(kept: dict[str, str], query_id: str | None) -> None:
     if query_id is None:
         return
     if query_id == old:
-        kept.pop(BATCH_TABLES, None)
-        kept.pop(SOURCE_TRANSACTION, None)
+        for key in (SOURCE_EVENTS, BATCH_TABLES, SOURCE_TRANSACTION):
+            kept.pop(key, None)
         return
     kept.pop(OTHER_QUERY_BATCH + query_id, None)
     kept.pop(OTHER_QUERY_SOURCE + query_id, None)
     source = {key: kept.pop(key) for key in OF_SOURCE if key in kept}
     if old is not None and BATCH_ID in kept:
         kept[OTHER_QUERY_BATCH + old] = kept[BATCH_ID]
-        if BATCH_TABLES in source:
+        if BATCH_TABLES in source or SOURCE_EVENTS in source:
             kept[OTHER_QUERY_SOURCE + old] = json.dumps(source)
 
 

@@ -54,6 +54,8 @@ QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"
 # In a batch of a change stream: where it ends in the source, if the writer says so.
 SOURCE_OFFSETS = "icefold.source-offsets"
+# In a batch of events from files: how many of them end with it, and a digest of the last one.
+SOURCE_EVENTS = "icefold.source-events"
 # In a batch of a stream into many tables: names of all tables that it touches, as a JSON array.
 BATCH_TABLES = "icefold.batch-tables"
 # In a batch that ends where a source transaction ends: the id of the last one in it.
@@ -85,6 +87,7 @@ WRITER_PREFIXES = (
     "icefold.query-id",
     "icefold.batch-id",
     "icefold.source-offsets",
+    "icefold.source-events",
     "icefold.batch-tables",
     "icefold.source-transaction",
     "icefold.source-ms",

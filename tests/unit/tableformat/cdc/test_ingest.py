@@ -30,10 +30,9 @@ from tableformat import (
     UnsupportedError,
 )
 from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.event_files import ingest_files, read_events
 from tableformat.cdc.ingest import (
     IngestResult,
-    ingest_files,
-    read_events,
     write_batch,
     write_changes,
 )

@@ -1,0 +1,195 @@
+"""Files of events with a query id: runs go on where the one before stopped, whatever grew."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from resolver import resolve
+from tableformat import FencedError, InvalidInputError, TableCatalog
+from tableformat.cdc import event_files
+from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.event_files import ingest_files
+from tableformat.cdc.ingest import write_batch
+from tableformat.cdc.sink import plan_sink
+from tests.support.change_events import ORDERS, create_orders, envelope, events_table, order
+from tests.support.memory_tables import memory_catalog
+
+
+class World:
+    """A table, and files whose rows it has to have."""
+
+    def __init__(self, folder: Path) -> None:
+        self.table = create_orders(memory_catalog(str(folder / "index")))
+        self.folder = folder
+        self.written = 0
+
+    def lines(self, name: str, count: int, *, bad: bool = False) -> Path:
+        """A file gets so many events more."""
+        path = self.folder / name
+        with path.open("a") as file:
+            for number in range(self.written, self.written + count):
+                file.write(envelope("c", after=order(number, note=name)) + "\n")
+            file.write("{bad\n" if bad else "")
+        self.written += count
+        return path
+
+    def plan(self, format_name: str = "debezium-json", **options: str):
+        return plan_sink(
+            self.table.environment,
+            self.table.identifier,
+            format_name=format_name,
+            options=options,
+            branch="staging",
+        )
+
+    def read(self, *paths: Path, size: int = 10, query: str = "q", **options: str) -> list[bool]:
+        """Whether each batch had been read before."""
+        found = ingest_files(self.plan(**options), paths, query_id=query, batch_events=size)
+        return [each.repeated for each in found]
+
+    def ids(self, branch: str = "staging") -> list[int]:
+        """Of all events once, as each has a key of its own."""
+        found = self.table.refresh().scan(branch=branch).to_arrow()["id"].to_pylist()
+        assert len(found) == len(set(found))
+        return sorted(found)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 10, 1_000])
+def test_events_behind_those_that_were_read_are_read_however_they_are_cut(
+    world: World, size: int, is_published: bool
+) -> None:
+    first = world.lines("a.jsonl", 25)
+    assert world.read(first) == [False] * 3
+    if is_published:
+        resolve(world.table.refresh())
+    world.lines("a.jsonl", 6)
+    second = world.lines("b.jsonl", 12)
+    assert True in world.read(first, second, size=size)
+    assert world.ids() == list(range(43))
+    assert set(world.read(first, second, size=size + 1)) == {True}
+    resolve(world.table.refresh())
+    assert world.ids("main") == list(range(43))
+
+
+@pytest.mark.parametrize("count", [3, 25, 40])
+def test_files_that_do_not_begin_with_what_was_read_are_refused_and_nothing_is_written(
+    world: World, count: int
+) -> None:
+    world.read(world.lines("monday.jsonl", 25))
+    before = world.table.refresh().metadata_location
+    tuesday = world.lines("tuesday.jsonl", count)
+    with pytest.raises(InvalidInputError, match="do not begin with the 25 events"):
+        world.read(tuesday)
+    assert world.table.refresh().metadata_location == before
+    world.read(tuesday, query="another")
+    assert len(world.ids()) == 25 + count
+
+
+def test_other_queries_do_not_take_away_how_far_one_has_read(world: World) -> None:
+    one = world.lines("one.jsonl", 15)
+    world.read(one)
+    world.read(world.lines("other.jsonl", 5), query="other")
+    write_batch(world.plan(), events_table([envelope("c", after=order(100))]), BatchId("third", 7))
+    world.lines("one.jsonl", 5)
+    assert world.read(one) == [True, True, False]
+    assert world.ids() == [*range(25), 100]
+
+
+def test_batches_without_changes_and_of_bad_records_only_count(world: World) -> None:
+    path = world.lines("a.jsonl", 1, bad=True)
+    options = {"on-bad-record": "dead-letter"}
+    assert world.read(path, size=1, **options) == [False, False]
+    world.lines("a.jsonl", 1, bad=True)
+    assert world.read(path, size=2, **options) == [True, False]
+    assert world.ids() == [0, 1]
+    letters = TableCatalog(world.table.environment).load_table("shop.orders_dead_letter")
+    assert letters.scan().to_arrow().num_rows == 2
+
+
+def test_rows_of_parquet_files_count_and_another_file_is_refused(world: World) -> None:
+    def write(name: str, first: int) -> Path:
+        rows = {"id": range(first, first + 20), "region": ["EU"] * 20}
+        path = world.folder / name
+        pq.write_table(pa.table(rows).cast(pa.schema([ORDERS.field(n) for n in rows])), path)
+        return path
+
+    def read(*paths: Path, size: int) -> list[bool]:
+        plan = world.plan("upsert")
+        found = ingest_files(plan, paths, query_id="q", batch_events=size)
+        return [each.repeated for each in found]
+
+    one, two = write("1.parquet", 0), write("2.parquet", 20)
+    assert read(one, size=15) == [False, False]
+    with pytest.raises(InvalidInputError, match="do not begin with the 20 events"):
+        read(two, size=15)
+    assert read(one, two, size=50) == [True, False]
+    assert world.ids() == list(range(40))
+
+
+def test_two_processes_that_cut_other_batches_are_told_and_the_next_run_reads_the_rest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = world.lines("a.jsonl", 30)
+    real = event_files.write_batch
+
+    def beside(*given, **more):
+        monkeypatch.setattr(event_files, "write_batch", real)
+        next(ingest_files(world.plan(), [path], query_id="q", batch_events=4))
+        return real(*given, **more)
+
+    monkeypatch.setattr(event_files, "write_batch", beside)
+    with pytest.raises(FencedError, match="another process of this query"):
+        world.read(path, size=30)
+    assert world.ids() == list(range(4))
+    world.read(path, size=30)
+    assert world.ids() == list(range(30))
+
+
+def test_batches_of_a_release_that_did_not_count_are_told_by_their_numbers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = world.lines("a.jsonl", 20)
+    real = event_files.write_batch
+    monkeypatch.setattr(
+        event_files,
+        "write_batch",
+        lambda plan, events, batch, **_: real(plan, events, batch),
+    )
+    world.read(path)
+    monkeypatch.undo()
+    world.lines("a.jsonl", 10)
+    assert world.read(path) == [True, True, False]
+    world.lines("a.jsonl", 5)
+    assert world.read(path, size=100) == [True, False]
+    assert world.ids() == list(range(35))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_history_of_growing_files_and_runs_reads_each_event_once(
+    world: World, seed: int
+) -> None:
+    rng = random.Random(seed)
+    paths: list[Path] = []
+    for _ in range(12):
+        if not paths or rng.random() < 0.3:
+            paths.append(world.lines(f"{len(paths)}.jsonl", rng.randint(0, 8)))
+        else:
+            world.lines(paths[-1].name, rng.randint(0, 8))
+        runs = ingest_files(world.plan(), paths, query_id="q", batch_events=rng.randint(1, 9))
+        for _ in range(rng.randint(0, 6)):  # and then it is killed
+            next(runs, None)
+        if rng.random() < 0.3 and world.table.refresh().state.head("staging") is not None:
+            resolve(world.table)
+    world.read(*paths)
+    assert world.ids() == list(range(world.written))
