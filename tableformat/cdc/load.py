@@ -285,7 +285,10 @@ def _check_goes_on(state: TableState, record: LoadRecord, number: int) -> None:
     """`number`: so many pieces have landed."""
     if read_load(state) != record:
         raise FencedError(
-            "the load was abandoned, or another one has begun", table=state.name, load=record.load
+            "another process has ended the load, or abandoned it, or begun another one",
+            action="run the same load again: it does nothing if all is there",
+            table=state.name,
+            load=record.load,
         )
     if _cursor(state) != record.cursor:
         raise FencedError(
