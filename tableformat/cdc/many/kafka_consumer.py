@@ -26,6 +26,9 @@ from tableformat.errors import (
 
 try:
     import confluent_kafka
+
+    # The client would import it from C, where a signal that comes meanwhile is lost.
+    import confluent_kafka.admin
 except ImportError:  # the extra is not installed
     kafka: Any = None
 else:
