@@ -303,6 +303,9 @@ class StreamHistory:
                 return None
             if metadata.get("current-snapshot-id", -1) in (-1, None):
                 return {}
+            known = {each["snapshot-id"] for each in metadata["snapshots"]}
+            if snapshot_id is not None and snapshot_id not in known:
+                return None
             location = metadata["location-of-it"].removeprefix("file://")
             at = "" if snapshot_id is None else f", snapshot_from_id = {snapshot_id}"
             query = f"SELECT * FROM iceberg_scan('{location}'{at})"
