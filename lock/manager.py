@@ -27,6 +27,7 @@ _RELEASE_BUDGET_MAX_MS = 5_000.0  # after that the lease runs out by itself (R72
 _TICKET_TTL_MIN_MS = 2_000
 _TOKEN_FLOOR_MAX = 1 << 62
 _HOST_LENGTH_MAX = 100
+_FAR_POLL_MS = 100.0  # buckets; a database answers before a thread has begun
 
 
 class LockManager:
@@ -75,6 +76,11 @@ class LockManager:
     def clock(self) -> Clock:
         """The clock that leases are measured by."""
         return self._register.clock
+
+    @property
+    def is_far(self) -> bool:
+        """Whether an answer takes so long that several locks are better asked for at a time."""
+        return self._register.store.poll_min_ms >= _FAR_POLL_MS
 
     def close(self) -> None:
         """Give up connections; leases stay."""

@@ -8,7 +8,8 @@ look twice ─> plan (cut_plan) ─> leases, by name ─> plan again
 1. Plan: which batch, and up to which staged snapshot of each table. Only tables that have something
    to publish are touched.
 2. Leases are taken in the order of the tables' names, so groups do not wait for each other in a
-   circle. Each table has its own fence. A killed group's are waited for together.
+   circle. Each table has its own fence. A killed group's are waited for together. Where the lock is
+   in a bucket, all are asked for at a time first, without waiting for any.
 3. Compute and write are those of `cycle`, of a small cut for several tables at once. A table that
    cannot be resolved stops the group; the error names it, and nothing is published.
 4. Publish: one atomic commit where the catalog has it. Where others got ahead on a table, it is
@@ -22,12 +23,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lock import HeldLease, LockManager
+from lock import HeldLease, LockError, LockManager
 from resolver.cut_plan import CutPlan, plan_cut, staged_batches
 from resolver.cycle import Computed, Cycle, Written
 from resolver.cycle_options import CycleOptions
@@ -48,7 +56,7 @@ from tableformat.cdc.cuts import load_all
 from tableformat.commit.engine import CommitResult, TableChangeset, commit_group
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, TableError, error_context
-from tableformat.side_by_side import AT_ONCE
+from tableformat.side_by_side import AT_ONCE, IN_BUCKETS
 from tableformat.spec.names import (
     CUT,
     CUT_TABLES,
@@ -56,6 +64,7 @@ from tableformat.spec.names import (
     SET_ASIDE,
     STAGING_BRANCH,
 )
+from tableformat.store.locations import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,7 +132,8 @@ def resolve_group(
         options = GroupOptions(
             set_aside=frozenset(aside), limit=limit, staging=staging, target=target
         )
-        at_once = AT_ONCE if spark is None and engine != "spark" else 1
+        location = members[0].state.metadata.location
+        at_once = tables_of(location) if spark is None and engine != "spark" else 1
         group = Group(
             environment, members, options, open_member, held, lock_timeout_ms, at_once=at_once
         )
@@ -251,19 +261,49 @@ class Group:
         found = (each for each in states if each.name in plan.covered)
         covered = sorted(found, key=lambda state: state.name)
         with ExitStack() as stack:
-            yield {
+            leases = self._leases_at_once(covered, stack) if self.lock.is_far else None
+            yield leases or {
                 state.name: stack.enter_context(
-                    hold_maintenance(
-                        state,
-                        self.lock,
-                        task=f"resolve {state.name}",
-                        branch=self.options.target,
-                        timeout_ms=self.lock_timeout_ms,
-                        then=covered[number:],
-                    )
+                    self._lease(state, self.lock_timeout_ms, then=covered[number:])
                 )
                 for number, state in enumerate(covered, start=1)
             }
+
+    def _leases_at_once(
+        self, covered: Sequence[TableState], stack: ExitStack
+    ) -> Mapping[str, HeldLease] | None:
+        """All of them; None, and none, if another holds or awaits one of them."""
+        each = partial(self.environment.runtime.each, at_once=IN_BUCKETS)
+        entered: list[AbstractContextManager[HeldLease]] = []
+
+        def enter(state: TableState) -> HeldLease:
+            context = self._lease(state, 0)
+            lease = context.__enter__()
+            entered.append(context)
+            return lease
+
+        with ExitStack() as leaving:
+            leaving.callback(
+                lambda: each(lambda context: context.__exit__(None, None, None), entered)
+            )
+            try:
+                leases = each(enter, covered)
+            except LockError:  # whoever waits is told what it waits for
+                return None
+            stack.push(leaving.pop_all())
+            return {state.name: lease for state, lease in zip(covered, leases, strict=True)}
+
+    def _lease(
+        self, state: TableState, timeout_ms: int, then: Sequence[TableState] = ()
+    ) -> AbstractContextManager[HeldLease]:
+        return hold_maintenance(
+            state,
+            self.lock,
+            task=f"resolve {state.name}",
+            branch=self.options.target,
+            timeout_ms=timeout_ms,
+            then=then,
+        )
 
     def _publish(self, plan: CutPlan, leases: Mapping[str, HeldLease]) -> list[ResolveReport]:
         if plan.cut is None:

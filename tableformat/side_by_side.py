@@ -18,7 +18,8 @@ from typing import TypeVar
 # More wait less for the disk, and take more of the processor to take turns with Python's lock: a
 # third more with eight, where a step works as long as it waits.
 AT_ONCE = 3
-THREADS_MAX = 4 * AT_ONCE  # a stream stages beside its tables' maintenance
+IN_BUCKETS = 16  # of a step that mostly waits tens of milliseconds for an answer
+THREADS_MAX = 2 * IN_BUCKETS  # a stream stages beside its tables' maintenance
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -23,7 +23,7 @@ inside `MetadataPointers.swap`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.partitioning import PartitionSpec
@@ -51,7 +51,7 @@ from tableformat.sized_cache import SizedCache
 from tableformat.spec.metadata_json import decode_metadata, encode_metadata_file, metadata_suffix
 from tableformat.spec.metadata_update import apply_updates
 from tableformat.store.base import ObjectStore
-from tableformat.store.locations import AllowedLocations
+from tableformat.store.locations import AllowedLocations, tables_of
 
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _VERSION = re.compile(r"^v?(\d+)[-.]")
@@ -250,9 +250,10 @@ class PointerCatalog:
                 self._swap(planned)
         for each in planned:
             self._cache.put(_folder(each.location), (each.location, each.metadata))
-            self._delete_old_metadata(each.base.metadata, each.metadata)
             identifier = each.base.identifier
             states[identifier] = TableState(identifier, each.metadata, each.location)
+        if planned:
+            self._each(self._delete_old_metadata, planned)
         return [states[each.base.identifier] for each in commits]
 
     def _plan(self, commit: TableCommit) -> _Version | None:
@@ -290,7 +291,7 @@ class PointerCatalog:
             self._store.put(version.location, data)
 
         try:
-            self._runtime.each(put, planned)
+            self._each(put, planned)
             self._runtime.fail_point("catalog.before_swap")
         except Exception:  # re-raised: no pointer was touched, so these files are nobody's
             for location in begun:
@@ -368,7 +369,11 @@ class PointerCatalog:
         self._cache.offer(_folder(location), (location, metadata))
         return metadata
 
-    def _delete_old_metadata(self, before: TableMetadata, after: TableMetadata) -> None:
+    def _each(self, step: Callable[[_Version], None], planned: Sequence[_Version]) -> None:
+        self._runtime.each(step, planned, at_once=tables_of(planned[0].location))
+
+    def _delete_old_metadata(self, version: _Version) -> None:
+        before, after = version.base.metadata, version.metadata
         if after.properties.get(DELETE_AFTER_COMMIT, "false").lower() != "true":
             return
         kept = {entry.metadata_file for entry in after.metadata_log}

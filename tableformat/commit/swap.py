@@ -36,6 +36,7 @@ from tableformat.catalog.base import Identifier, TableCommit, TableState
 from tableformat.commit.retry import commit_retry_policy, status_check_policy
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CommitUnknownError, TableError
+from tableformat.store.locations import tables_of
 
 
 class TableChange(Protocol):
@@ -190,7 +191,8 @@ class _GroupSwap:
 
         members = zip(self.group, self.states, strict=True)
         missing = [each for each in members if each[0].identifier not in self.updates]
-        prepared = self.environment.runtime.each(prepare, missing)
+        at_once = tables_of(self.states[0].metadata.location)
+        prepared = self.environment.runtime.each(prepare, missing, at_once=at_once)
         for (planned, _), updates in zip(missing, prepared, strict=True):
             self.updates[planned.identifier] = updates
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from tableformat.errors import InvalidInputError
+from tableformat.side_by_side import AT_ONCE, IN_BUCKETS
 
 READERS_MAX = 8
 _BUCKETS = frozenset({"s3", "gs", "abfss"})
@@ -122,6 +123,11 @@ def requests_of(location: str) -> int:
 def readers_of(location: str) -> int:
     """How many threads read objects: as many as compute; of a bucket always `READERS_MAX`."""
     return READERS_MAX if is_in_bucket(location) else min(os.cpu_count() or 1, READERS_MAX)
+
+
+def tables_of(location: str) -> int:
+    """For how many tables, of which one is here, a step is done at a time."""
+    return IN_BUCKETS if is_in_bucket(location) else AT_ONCE
 
 
 def canonical_location(location: str) -> str:

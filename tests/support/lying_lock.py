@@ -22,6 +22,7 @@ class GrantAllLock:
             the middle of whatever its holder does. Never, if not given.
     """
 
+    is_far = False
     tokens: Literal["rising", "same"] = "rising"
     lost: Callable[[Lease], bool] = lambda _: False
     granted: list[Lease] = field(default_factory=list)

@@ -167,6 +167,8 @@ class SlowCatalog:
 class SimLocks:
     """A simulated lock of each name."""
 
+    is_far = True
+
     def __init__(self, world: World) -> None:
         self._world = world
         self._locks: dict[str, SimLock] = {}

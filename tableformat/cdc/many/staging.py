@@ -13,7 +13,7 @@ comes next does exactly that batch again for those (`positions.unfinished`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -49,9 +49,11 @@ from tableformat.errors import (
 )
 from tableformat.runtime import Runtime
 from tableformat.side_by_side import AT_ONCE
+from tableformat.store.locations import tables_of
 
 logger = logging.getLogger("icefold.ingest")
 PARSED_AT_ONCE = 2  # tables: their events are in memory, 25 MB each
+SMALL_BYTES = 8 << 20  # messages of a batch: all of them parsed are some 60 MB
 # What is wrong with one table or its events; all else (store, catalog, lost races) is not its own.
 OF_ONE_TABLE = (
     InvalidInputError,
@@ -170,11 +172,12 @@ def stage_batch(
 
     wanted = {name: tables[name] for name in sorted(batch.events)}
     each = partial(_each, environment.runtime)
-    ready, failed = each(prepared, wanted, at_once=PARSED_AT_ONCE)
+    parsed_at_once, at_once = _lanes(wanted.values(), batch)
+    ready, failed = each(prepared, wanted, at_once=parsed_at_once)
     environment.runtime.fail_point("ingest.many.prepared")
     names = tuple(ready) if batch.tables is None else batch.tables
     commit = partial(_commit, environment, batch=batch, names=names)
-    results, too_late = each(commit, ready)
+    results, too_late = each(commit, ready, at_once=at_once)
     done = {
         name: replace(
             ready[name].table,
@@ -190,6 +193,17 @@ def stage_batch(
     return StagedBatch(tables=done, results=results, failed=failed)
 
 
+def _lanes(tables: Iterable[StreamTable], batch: StreamBatch) -> tuple[int, int]:
+    """For how many tables at a time files are written, and commits made."""
+    metadata = (each.plan.writer.metadata for each in tables if each.plan is not None)
+    at_once = tables_of(next((each.location for each in metadata), ""))
+    events = batch.events.values()
+    is_small = all(isinstance(each, pa.Table) for each in events) and (
+        sum(each.nbytes for each in events) <= SMALL_BYTES
+    )
+    return at_once if is_small and at_once > AT_ONCE else PARSED_AT_ONCE, at_once
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     table: StreamTable
@@ -197,7 +211,7 @@ class _Prepared:
 
 
 def _each(
-    runtime: Runtime, step: Callable[[In], Out], given: Mapping[str, In], *, at_once: int = AT_ONCE
+    runtime: Runtime, step: Callable[[In], Out], given: Mapping[str, In], *, at_once: int
 ) -> tuple[dict[str, Out], dict[str, TableError]]:
     """What a step gave for each table, and what is wrong with one table alone.
 

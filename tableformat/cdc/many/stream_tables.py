@@ -43,6 +43,7 @@ from tableformat.cdc.truncation import check_one_partition
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tableformat.spec.names import STAGING_BRANCH
+from tableformat.store.locations import tables_of
 from tableformat.table_definition import parse_table_name
 
 LAGS = "lacks events of transactions that other tables have published"
@@ -420,5 +421,7 @@ def _load_states(
         except NotFoundError:
             return None
 
-    found = zip(identifiers, environment.runtime.each(load, identifiers), strict=True)
-    return {identifier: state for identifier, state in found if state is not None}
+    first = [load(each) for each in identifiers[:1]]
+    at_once = tables_of(next((each.metadata_location for each in first if each), ""))
+    found = first + environment.runtime.each(load, identifiers[1:], at_once=at_once)
+    return {each: state for each, state in zip(identifiers, found, strict=True) if state}

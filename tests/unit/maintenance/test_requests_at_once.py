@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 
 import pyarrow as pa
 import pytest
@@ -14,10 +12,10 @@ import tableformat as tf
 from maintenance.cli.main import cli
 from resolver import resolve
 from tableformat.store import locations
-from tableformat.store.arrow_store import ArrowObjectStore
+from tests.support.slow_requests import SlowRequests
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
-COMMITS, REQUEST_S = 12, 0.02
+COMMITS = 12
 COMMANDS = [
     ("adopt", "t.rows"),
     ("expire", "t.rows", "--older-than", "1ms", "--keep", "6"),
@@ -31,37 +29,6 @@ COMMANDS = [
     ("status", "many.*"),
     ("cuts", "many"),
 ]
-
-
-class Requests:
-    """When each of them was under way."""
-
-    def __init__(self):
-        self.spans, self._lock = [], threading.Lock()
-
-    def watch(self, monkeypatch):
-        for name in ("get", "open_input"):
-            monkeypatch.setattr(ArrowObjectStore, name, self._slow(getattr(ArrowObjectStore, name)))
-
-    def _slow(self, ask):
-        def asked(*given, **options):
-            begun = time.monotonic()
-            time.sleep(REQUEST_S)
-            answer = ask(*given, **options)
-            with self._lock:
-                self.spans.append((begun, time.monotonic()))
-            return answer
-
-        return asked
-
-    @property
-    def in_turn(self):
-        """How many there are at most of which none began before the one before was answered."""
-        count, free_s = 0, 0.0
-        for begun, ended in sorted(self.spans, key=lambda span: span[1]):
-            if begun >= free_s:
-                count, free_s = count + 1, ended
-        return count
 
 
 @pytest.fixture
@@ -90,7 +57,7 @@ def test_requests_of_a_command_do_not_wait_for_each_other(words, warehouse, monk
     monkeypatch.setattr(locations, "is_in_bucket", lambda _: True)
     if words[:2] == ("index", "verify"):
         CliRunner().invoke(cli, ["--warehouse", warehouse, "index", "build", "t.rows"])
-    requests = Requests()
+    requests = SlowRequests()
     requests.watch(monkeypatch)
     done = CliRunner().invoke(cli, ["--warehouse", warehouse, *words])
     assert done.exit_code == 0, done.output
