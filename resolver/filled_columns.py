@@ -8,7 +8,6 @@ by page where few pages of a file are wanted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -36,6 +35,7 @@ from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.commit.branch_history import branch_history, check_rows_are_whole
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.integer_order import distinct, distinct_inverse, pair_order
+from tableformat.side_by_side import run_in_parts
 from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
 from tableformat.spec.missing_columns import RowMasks, has_missing_columns, replaced
@@ -138,8 +138,7 @@ class Fill:
                     properties=properties,
                 )
 
-            with ThreadPoolExecutor(min(THREADS_MAX, max(len(groups), 1))) as threads:
-                parts = list(threads.map(read, range(len(groups))))
+            parts = run_in_parts(read, range(len(groups)), at_once=THREADS_MAX)
         columns = {}
         for field in wanted.fields:
             last = default_array(field, 1)

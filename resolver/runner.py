@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar, runtime_checkable
 
+from tableformat.side_by_side import run_in_parts
 from tableformat.store.locations import readers_of
 
 THREADS_MAX = 8
@@ -89,7 +89,4 @@ class LocalRunner:
 
     def run(self, task: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """See `Runner`. One item needs no thread."""
-        if len(items) <= 1:
-            return [task(item) for item in items]
-        with ThreadPoolExecutor(min(self.parallelism, len(items))) as pool:
-            return list(pool.map(task, items))
+        return run_in_parts(task, items, at_once=self.parallelism)

@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 
@@ -68,11 +67,11 @@ from tableformat.array_types import Bools, Int64s
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.memory import release_unused
 from tableformat.runtime import Runtime
+from tableformat.side_by_side import run_in_parts
 
 CACHE_BYTES = 128 << 20
 THREADS_MAX = 8
 WRITTEN_MAX = 10_000  # files that are added and dropped, up to which they go through the log
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +139,9 @@ class LocalIndex:
         "_lock",
         "_map",
         "_pending",
-        "_pool",
         "_runs",
         "_runtime",
+        "_tidying",
         "generation",
     )
 
@@ -178,7 +177,7 @@ class LocalIndex:
                 self._files.close()
                 raise
         self._map = self._header.shards
-        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="index")
+        self._tidying = ThreadPoolExecutor(1, thread_name_prefix="index")
 
     @property
     def binding(self) -> IndexBinding:
@@ -272,7 +271,7 @@ class LocalIndex:
         self._dictionary.forget(change.files)
         self._interrupted = None
         self._pending.clear()  # changes prepared on the older state can no longer be applied
-        self._pool.submit(self._tidy, self._unnamed())
+        self._tidying.submit(self._tidy, self._unnamed())
 
     def discard(self, prepared: Prepared) -> None:
         """See `PrimaryKeyIndex`."""
@@ -312,7 +311,7 @@ class LocalIndex:
     def close(self) -> None:
         """See `PrimaryKeyIndex`."""
         try:
-            self._pool.shutdown()
+            self._tidying.shutdown()
             self._runs.close()
             self._files.close()
         finally:
@@ -327,8 +326,10 @@ class LocalIndex:
     # -- help ------------------------------------------------------------------------------------
 
     def _find(self, parts: Sequence[ShardKeys]) -> list[tuple[Int64s, Rows]]:
-        return list(
-            self._pool.map(lambda part: rows_of_keys(self._runs.shards[part[0]], part[1]), parts)
+        return run_in_parts(
+            lambda part: rows_of_keys(self._runs.shards[part[0]], part[1]),
+            parts,
+            at_once=THREADS_MAX,
         )
 
     def _write_runs(
@@ -371,28 +372,12 @@ class LocalIndex:
         # A shard's share of a large change is held while its run is written; a small run is mostly
         # waiting for the disk.
         at_a_time = os.cpu_count() or 1 if parts.is_large else THREADS_MAX
-        changed = dict(self._side_by_side(write, parts.touched(), at_a_time))
+        touched = parts.touched()
+        changed = dict(zip(touched, run_in_parts(write, touched, at_once=at_a_time), strict=True))
         shutil.rmtree(scratch, ignore_errors=True)
         with disk_errors(folder):
             sync_folder(folder)
         return after_change(self._header.starts, self.run_names, changed)
-
-    def _side_by_side(
-        self, work: Callable[[int], T], shards: Sequence[int], at_a_time: int
-    ) -> Iterator[tuple[int, T]]:
-        """Answers by shard. An error is raised once nothing is running any more."""
-        running: deque[tuple[int, Future[T]]] = deque()
-        try:
-            for shard in shards:
-                if len(running) == at_a_time:
-                    done, future = running.popleft()
-                    yield done, future.result()
-                running.append((shard, self._pool.submit(work, shard)))
-            while running:
-                done, future = running.popleft()
-                yield done, future.result()
-        finally:
-            wait([future for _, future in running])
 
     def _change_files(self, header: FilesHeader, files: FileChanges) -> None:
         """Change the dictionary and the header in one step."""

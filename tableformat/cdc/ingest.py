@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,6 +22,7 @@ from tableformat.cdc.source_time import latest_of
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
+from tableformat.side_by_side import run_in_parts
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_MS, STAGING_BRANCH
 from tableformat.spec.options import GivenOptions
 from tableformat.write.partial_rows import missing_columns_summary
@@ -186,11 +186,7 @@ def _parse(
     while True:
         change_format, writer = plan.writer.build_format(), plan.writer
         parse = partial(writer.try_parse, change_format)
-        if len(slices) == 1:
-            parsed = [parse(slices[0])]
-        else:
-            with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
-                parsed = list(threads.map(parse, slices))
+        parsed = run_in_parts(parse, slices, at_once=pa.cpu_count())
         schema_changes = SchemaChanges(in_order=in_order)
         for part in parsed:
             schema_changes.merge(part.schema_changes)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pyarrow as pa
 
 from tableformat.errors import CorruptDataError
+from tableformat.side_by_side import run_in_parts
 from tableformat.store.base import RangeInput
 
 PART_BYTES = 8 << 20  # an object store delivers that in a tenth of a second per connection
@@ -77,7 +77,9 @@ def read_range(source: pa.NativeFile, position: int, size: int) -> bytes:
     """Some bytes of an open file, less at its end."""
     if size <= PART_BYTES:
         return bytes(source.read_at(size, position))
+
+    def read(start: int) -> bytes:
+        return bytes(source.read_at(min(PART_BYTES, position + size - start), start))
+
     starts = range(position, position + size, PART_BYTES)
-    sizes = [min(PART_BYTES, position + size - start) for start in starts]
-    with ThreadPoolExecutor(_REQUESTS_MAX, thread_name_prefix="icefold-range") as pool:
-        return b"".join(pool.map(source.read_at, sizes, starts))
+    return b"".join(run_in_parts(read, starts, at_once=_REQUESTS_MAX))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -30,6 +29,7 @@ from tableformat.scan.former_schema import check_readable
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.pruning import Pruner
 from tableformat.scan.row_filter import normalize_filter, parse_filter
+from tableformat.side_by_side import run_in_parts
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
@@ -262,7 +262,4 @@ def live_entries(store: ObjectStore, manifests: Sequence[ManifestFile]) -> list[
 
 def map_ordered(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """`[function(item) for item in items]`, with the waiting for storage overlapped."""
-    if len(items) < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(len(items), MANIFEST_READERS_MAX)) as pool:
-        return list(pool.map(function, items))
+    return run_in_parts(function, items, at_once=MANIFEST_READERS_MAX)

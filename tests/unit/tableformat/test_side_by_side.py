@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tableformat.side_by_side import run_ahead, run_side_by_side
+from tableformat.side_by_side import run_ahead, run_in_parts, run_side_by_side
 
 
 def test_answers_come_in_the_order_of_the_items_and_steps_overlap():
@@ -74,6 +74,58 @@ def test_steps_of_steps_need_no_other_threads():
         return set(run_side_by_side(inner, range(50))) == {threading.get_ident()}
 
     assert all(run_side_by_side(outer, range(64)))
+
+
+def test_parts_of_a_step_overlap():
+    together = threading.Barrier(3, timeout=30)
+
+    def step(_):
+        run_in_parts(lambda _: together.wait(), range(3), at_once=3)
+
+    run_side_by_side(step, range(2), at_once=1)
+    run_side_by_side(step, range(3), at_once=1)
+    assert len(run_side_by_side(step, range(4))) == 4
+
+
+@pytest.mark.parametrize("waiting", [run_in_parts, run_ahead])
+def test_nobody_waits_for_a_thread_that_waits_for_him(waiting):
+    """More of each kind, in one another, than there are threads of both."""
+
+    def leaf(number):
+        return sum(waiting(lambda n: n, range(number % 3), at_once=4))
+
+    def part(number):
+        return sum(run_side_by_side(leaf, range(number % 4 + 1)))
+
+    def step(number):
+        return sum(waiting(part, range(number % 5), at_once=4))
+
+    found = []
+    users = [
+        threading.Thread(
+            target=lambda: found.append(run_side_by_side(step, range(100), at_once=100)),
+            daemon=True,
+        )
+        for _ in range(2)
+    ]
+    for each in users:
+        each.start()
+    for each in users:
+        each.join(20)
+    assert len(found) == 2
+    assert found[0] == found[1] == [step(number) for number in range(100)]
+
+
+def test_threads_stay():
+    used = set()
+
+    def where(_):
+        used.add(threading.current_thread())
+
+    for _ in range(40):
+        run_in_parts(where, range(8), at_once=8)
+        list(run_ahead(where, range(8), at_once=8))
+    assert len(used) <= 64
 
 
 def test_nothing_to_do_is_nothing():
