@@ -1,21 +1,30 @@
 """The dead-letter table: bad records, kept with their position, reason and raw bytes.
 
-It is written before the batch they came with, under the same query and batch id. A failure between
-the two commits finds its half done when the batch is run again, so nothing is lost or doubled.
+It is written before the batch they came with, once per query, table and batch. A failure between
+the two commits finds its half done when the batch is run again, so nothing is lost or doubled; also
+if it ends elsewhere then, where the commit says where its events end (`put_aside`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.cdc.batch_commit import BatchId, commit_batch
+from tableformat.cdc.batch_commit import (
+    QUERY_ID_CHARS_MAX,
+    BatchId,
+    commit_batch,
+    committed,
+)
 from tableformat.cdc.events import BAD_RECORD_SCHEMA
+from tableformat.codec.parquet.reader import read_data_file
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.commit.operations import FileSelection, select_files
@@ -26,6 +35,11 @@ from tableformat.spec.names import DEAD_LETTER_TABLE, MAIN_BRANCH
 from tableformat.spec.types import iceberg_schema
 from tableformat.table_definition import parse_table_name
 from tableformat.write.rows import check_columns
+
+ArePutAside = Callable[[pa.Array], pa.Array]
+"""Which of the records at some positions are in the dead-letter table, as booleans."""
+KnownLetters = Callable[[Mapping[str, str]], ArePutAside | None]
+"""The same, from what the newest commit says of where its events end; None: none are."""
 
 FROM_FIELD = pa.field("from_table", pa.string(), nullable=False)
 DEAD_LETTER_SCHEMA = pa.schema([FROM_FIELD, *BAD_RECORD_SCHEMA])
@@ -136,3 +150,84 @@ def commit_dead_letters(
         batch=batch,
         data_files=files,
     )
+
+
+def letters_batch(batch: BatchId, table_uuid: object, branch: str) -> BatchId:
+    """What a batch is to the dead-letter table, which several tables may share.
+
+    A table that is made again reads its events again, and their bad records are its own.
+    """
+    name = f"{batch.query_id}/{table_uuid}/{branch}"
+    if len(name) > QUERY_ID_CHARS_MAX:
+        name = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    return BatchId(name, batch.number)
+
+
+def put_aside(
+    environment: Environment,
+    identifier: Identifier,
+    files: Sequence[DataFile],
+    batch: BatchId,
+    *,
+    end: Mapping[str, str],
+    known: KnownLetters,
+    write: Callable[[pa.Table], Sequence[DataFile]],
+) -> None:
+    """As `commit_dead_letters`, for a batch that may have ended elsewhere before a crash.
+
+    Args:
+        environment: Catalog, store, clock.
+        identifier: The dead-letter table.
+        files: Its new data files.
+        batch: The batch they came in.
+        end: Where its events end, as summary properties.
+        known: Asked with what the newest commit of the query says of its end.
+        write: Writes files of the records that are not there.
+    """
+    while files:
+        state = environment.catalog.load_table(identifier)
+        found = committed(state, MAIN_BRANCH, batch.query_id)
+        number = batch.number
+        if found is not None:
+            number = max(number, found.number + 1)
+            are_put_aside = known(found.source)
+            if are_put_aside is not None:
+                files = _without(environment, state, files, are_put_aside, write)
+        landed = files and commit_batch(
+            environment,
+            identifier,
+            branch=MAIN_BRANCH,
+            kind=CommitKind.APPEND,
+            batch=BatchId(batch.query_id, number),
+            data_files=files,
+            summary=end,
+        )
+        if landed:
+            return
+
+
+def _without(
+    environment: Environment,
+    letters: TableState,
+    files: Sequence[DataFile],
+    are_put_aside: ArePutAside,
+    write: Callable[[pa.Table], Sequence[DataFile]],
+) -> Sequence[DataFile]:
+    """Files of those records that are not put aside."""
+    metadata = letters.metadata
+    records = pa.Table.from_batches(
+        batch
+        for file in files
+        for batch in read_data_file(
+            environment.store,
+            file,
+            schema=metadata.schema(),
+            spec=metadata.specs()[file.spec_id],
+            properties=metadata.properties,
+        )
+    ).combine_chunks()
+    new = pc.invert(are_put_aside(records["position"].combine_chunks()))
+    if pc.all(new).as_py():
+        return files
+    left = records.filter(new).select(BAD_RECORD_SCHEMA.names)
+    return write(left.cast(BAD_RECORD_SCHEMA)) if left.num_rows else ()

@@ -3,6 +3,10 @@
 Each batch says how many events of the files end with it, with a digest of the last line or of the
 Parquet file. The next run passes over as many, however they were cut into batches, and goes on
 behind them; files that do not begin with those events are refused.
+
+A run that was killed between the two commits of a batch leaves bad records whose changes nobody has
+staged. The dead-letter table says in the same way where they end: a batch ends there again, and its
+bad records are known, if the files still have that event there.
 """
 
 from __future__ import annotations
@@ -13,9 +17,9 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
@@ -27,18 +31,21 @@ import pyarrow.parquet as pq
 
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, check_not_lost, committed
+from tableformat.cdc.dead_letter import ArePutAside, letters_batch
 from tableformat.cdc.events import ORDINAL, POSITION, VALUE
 from tableformat.cdc.ingest import IngestResult, write_batch
 from tableformat.cdc.sink import SinkPlan
 from tableformat.errors import FencedError, InvalidInputError
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import SOURCE_EVENTS
+from tableformat.spec.names import MAIN_BRANCH, SOURCE_EVENTS
 
 BATCH_EVENTS = 100_000
 PARQUET_SUFFIX = ".parquet"
 STANDARD_INPUT = Path("-")
 GZIP_MAGIC = b"\x1f\x8b"
 _DIGEST_BYTES = 8
+_WAITING_MAX = 10 * BATCH_EVENTS  # to see whether their bad records are known
+_AGAIN = "run it again: it goes on from what the table has"
 _FOOTER_BYTES = 1 << 16  # of a Parquet file: bounds and places of its columns
 
 
@@ -80,8 +87,9 @@ def ingest_files(
             if passed:
                 yield IngestResult(events=passed, repeated=True)
             if passed < events.num_rows:
-                yield query.write(path, events.slice(passed))
+                yield from query.take(path, events.slice(passed))
     query.check_passed()
+    yield from query.write_waiting(known=False)
 
 
 @dataclass(slots=True)
@@ -93,6 +101,8 @@ class _Query:
         read: Events that were read.
         done: The last batch that is known to be committed, and where it ends (`_end`).
         behind: Events that a run before has read; 0: it has not said.
+        letters_end: Where the events end whose bad records are put aside (`_end`).
+        waiting: Events in front of that end.
     """
 
     plan: SinkPlan
@@ -101,6 +111,8 @@ class _Query:
     read: int = 0
     done: tuple[BatchId, str] | None = None
     behind: int = 0
+    letters_end: str = ""
+    waiting: list[tuple[Path, pa.Table]] = field(default_factory=list)
 
     @classmethod
     def of(cls, plan: SinkPlan, query_id: str) -> _Query:
@@ -109,7 +121,13 @@ class _Query:
         state = plan.environment.catalog.load_table(plan.identifier)
         found = committed(state, plan.branch, query_id)
         end = "" if found is None else found.source.get(SOURCE_EVENTS, "")
-        behind = parse_decimal(end.partition(" ")[0])
+        behind = _events_before(end)
+        if plan.dead_letter is not None:
+            uuid = state.metadata.table_uuid
+            letters = letters_batch(BatchId(query_id, 0), uuid, plan.branch)
+            table = plan.environment.catalog.load_table(plan.dead_letter)
+            aside = committed(table, MAIN_BRANCH, letters.query_id)
+            query.letters_end = "" if aside is None else aside.source.get(SOURCE_EVENTS, "")
         if found is not None and behind is not None:
             query.done = BatchId(query_id, found.number), end
             query.number, query.behind = found.number + 1, behind
@@ -138,13 +156,47 @@ class _Query:
             query_id=self.query_id,
         )
 
-    def write(self, path: Path, events: pa.Table) -> IngestResult:
-        """Stage the next batch."""
-        batch = BatchId(self.query_id, self.number)
+    def take(self, path: Path, events: pa.Table) -> Iterator[IngestResult]:
+        """Stage the next events, as soon as it is known whether their bad records are put aside."""
+        waiting = sum(each.num_rows for _, each in self.waiting)
+        end = _events_before(self.letters_end) or 0
+        ahead = max(end - self.read - waiting, 0)
+        first, rest = events.slice(0, ahead), events.slice(ahead)
+        if first.num_rows:
+            self.waiting.append((path, first))
+            if ahead == first.num_rows:
+                yield from self.write_waiting(known=_end(path, first, end) == self.letters_end)
+            elif waiting > _WAITING_MAX:  # they were read before, but the branch was moved back
+                yield from self.write_waiting(known=False)
+        if rest.num_rows:
+            yield self._write(path, rest, known=False)
+
+    def write_waiting(self, *, known: bool) -> Iterator[IngestResult]:
+        """Stage what waits, whose bad records are put aside if they are known."""
+        for path, events in self.waiting:
+            yield self._write(path, events, known=known)
+        self.waiting.clear()
+
+    def _write(self, path: Path, events: pa.Table, *, known: bool) -> IngestResult:
+        batch, begin = BatchId(self.query_id, self.number), self.read
         self.read += events.num_rows
         end = _end(path, events, self.read)
         plan = self.plan.refreshed()
-        result = write_batch(plan, events, batch, summary={SOURCE_EVENTS: end}, check=self._check)
+
+        def known_letters(source: Mapping[str, str]) -> ArePutAside | None:
+            said = source.get(SOURCE_EVENTS, "")
+            if said == end or (known and said == self.letters_end):
+                return lambda positions: pa.repeat(True, len(positions))
+            if said == self.letters_end or (_events_before(said) or 0) <= begin:
+                return None
+            raise self._overtaken()
+
+        result = write_batch(
+            plan, events, batch,
+            summary={SOURCE_EVENTS: end}, known_letters=known_letters, check=self._check,
+        )  # fmt: skip
+        if result.bad_records and not known:
+            self.letters_end = end
         self.number += 1
         self.done = batch, end
         if result.repeated:
@@ -155,19 +207,25 @@ class _Query:
         if self.done is None:
             return
         batch, end = self.done
-        again = "run it again: it goes on from what the table has"
-        check_not_lost(state, self.plan.branch, batch, action=again)
+        check_not_lost(state, self.plan.branch, batch, action=_AGAIN)
         found = committed(state, self.plan.branch, self.query_id)
         if found is None or found.number != batch.number:
             return
         if found.source.get(SOURCE_EVENTS, end) != end:
-            raise FencedError(
-                "another process of this query reads other files, or in other batches",
-                action=f"end it; then {again}",
-                table=state.name,
-                query_id=self.query_id,
-                batch_id=batch.number,
-            )
+            raise self._overtaken()
+
+    def _overtaken(self) -> FencedError:
+        return FencedError(
+            "another process of this query reads other files, or in other batches",
+            action=f"end it; then {_AGAIN}",
+            table=".".join(self.plan.identifier),
+            query_id=self.query_id,
+            batch_id=self.number,
+        )
+
+
+def _events_before(end: str) -> int | None:
+    return parse_decimal(end.partition(" ")[0])
 
 
 def _end(path: Path, events: pa.Table, read: int) -> str:

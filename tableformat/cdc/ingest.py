@@ -13,7 +13,12 @@ import pyarrow as pa
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId, commit_batch, is_committed
 from tableformat.cdc.change_writer import WrittenFiles
-from tableformat.cdc.dead_letter import commit_dead_letters
+from tableformat.cdc.dead_letter import (
+    KnownLetters,
+    commit_dead_letters,
+    letters_batch,
+    put_aside,
+)
 from tableformat.cdc.events import ORDINAL, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.schema_changes import SchemaChanges
@@ -100,10 +105,12 @@ def write_batch(
     *,
     summary: Mapping[str, str] | None = None,
     check: Callable[[TableState], None] | None = None,
+    known_letters: KnownLetters | None = None,
 ) -> IngestResult:
     """One batch of a sink that is planned already; see `write_changes`.
 
-    `summary`: more summary properties; the batch is committed also if nothing changes by it.
+    `summary`, `known_letters`: see `commit_written`; with a summary the batch is committed also if
+    nothing changes by it.
     `check`: called with the table before anything is written, and before every attempt to commit;
     may refuse by raising.
     """
@@ -118,7 +125,15 @@ def write_batch(
     is_mark = summary is not None
     plan, written = prepared.plan, prepared.written
     return prepared.result(
-        commit_written(plan, written, batch, summary, check=check, is_mark=is_mark)
+        commit_written(
+            plan,
+            written,
+            batch,
+            summary,
+            known_letters=known_letters,
+            check=check,
+            is_mark=is_mark,
+        )
     )
 
 
@@ -201,7 +216,7 @@ def commit_written(
     batch: BatchId | None,
     summary: Mapping[str, str] | None = None,
     *,
-    letters: BatchId | None = None,
+    known_letters: KnownLetters | None = None,
     check: Callable[[TableState], None] | None = None,
     is_mark: bool = False,
 ) -> CommitResult | None:
@@ -212,8 +227,8 @@ def commit_written(
         written: The files.
         batch: Which batch it is; None: commit without the exactly-once check.
         summary: More summary properties.
-        letters: Which batch it is to the dead-letter table, if not `batch`: one that several tables
-            of a query share.
+        known_letters: Which bad records are put aside already, for a batch that may have ended
+            elsewhere before a crash: `summary` says where. None: a batch is always the same.
         check: Called with the table before every attempt; may refuse by raising.
         is_mark: Commit also without a file: the summary says how far the query is.
 
@@ -223,7 +238,19 @@ def commit_written(
     environment = plan.environment
     if plan.dead_letter is not None:
         files = written.dead_letter_files
-        commit_dead_letters(environment, plan.dead_letter, files, letters or batch)
+        letters = batch and letters_batch(batch, plan.writer.metadata.table_uuid, plan.branch)
+        if letters is None or known_letters is None:
+            commit_dead_letters(environment, plan.dead_letter, files, letters)
+        else:
+            put_aside(
+                environment,
+                plan.dead_letter,
+                files,
+                letters,
+                end=summary or {},
+                known=known_letters,
+                write=lambda bad: plan.writer.write_dead_letters([bad], environment.runtime.ids),
+            )
     if not (written.data_files or written.delete_files or written.truncation or is_mark):
         return None
 

@@ -17,8 +17,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import committed
+from tableformat.cdc.dead_letter import ArePutAside
 from tableformat.errors import CorruptDataError, InvalidInputError
 from tableformat.spec.names import BATCH_TABLES, SOURCE_OFFSETS, SOURCE_TRANSACTION
 
@@ -177,6 +181,30 @@ def batch_summary(
     names = json.dumps(sorted(tables), separators=(",", ":"))
     summary = {BATCH_TABLES: names, SOURCE_OFFSETS: encode_offsets({**own, **ends})}
     return summary if transaction is None else summary | {SOURCE_TRANSACTION: transaction}
+
+
+def known_letters(own: Offsets, source: Mapping[str, str]) -> ArePutAside | None:
+    """Which bad records are put aside already: those of batches of which nothing else landed.
+
+    Args:
+        own: Where the table begins in its topics.
+        source: What the newest commit of its bad records says; see `dead_letter.put_aside`.
+    """
+    ends = decode_offsets(source.get(SOURCE_OFFSETS))
+    ahead = {place: end for place, end in ends.items() if end > own.get(place, 0)}
+    if not ahead:
+        return None
+
+    def are_put_aside(positions: pa.Array) -> pa.Array:
+        found = pc.extract_regex(positions, r"^(?P<place>.*)@(?P<offset>\d+)$")
+        places = pa.array([f"{topic}-{partition}" for topic, partition in ahead])
+        end = pa.array(list(ahead.values()), pa.int64()).take(
+            pc.index_in(pc.struct_field(found, "place"), places)
+        )
+        offset = pc.struct_field(found, "offset").cast(pa.int64())
+        return pc.fill_null(pc.less(offset, end), False)
+
+    return are_put_aside
 
 
 def encode_offsets(offsets: Offsets) -> str:

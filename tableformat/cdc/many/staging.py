@@ -30,6 +30,7 @@ from tableformat.cdc.many.positions import (
     Place,
     TablePosition,
     batch_summary,
+    known_letters,
     read_position,
 )
 from tableformat.cdc.many.table_making import NoRowYetError, make_table, plan_table
@@ -301,7 +302,7 @@ def _commit(
         ready.batch.written,
         batch.batch,
         batch_summary(names, begin, batch.ends, batch.transaction),
-        letters=BatchId(f"{query}/{table.name}", batch.batch.number),
+        known_letters=partial(known_letters, begin),
         check=check,
         is_mark=True,
     )

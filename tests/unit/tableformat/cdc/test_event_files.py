@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,9 +16,11 @@ from tableformat.cdc import event_files
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.event_files import ingest_files
 from tableformat.cdc.ingest import write_batch
+from tableformat.cdc.replay import replay_dead_letters
 from tableformat.cdc.sink import plan_sink
 from tests.support.change_events import ORDERS, create_orders, envelope, events_table, order
 from tests.support.memory_tables import memory_catalog
+from tests.support.stream_worlds import Killed, killed_at
 
 
 class World:
@@ -193,3 +196,90 @@ def test_any_history_of_growing_files_and_runs_reads_each_event_once(
             resolve(world.table)
     world.read(*paths)
     assert world.ids() == list(range(world.written))
+
+
+BAD = {"on-bad-record": "dead-letter"}
+
+
+def letters(world: World, table: str = "shop.orders_dead_letter") -> Counter[tuple[str, str]]:
+    found = TableCatalog(world.table.environment).load_table(table).scan().to_arrow()
+    return Counter(zip(found["from_table"].to_pylist(), found["position"].to_pylist(), strict=True))
+
+
+def killed(world: World, *paths: Path, at: int, size: int, **options: str) -> None:
+    """A run that ends at the fail point of that number."""
+    with killed_at(world.table.environment.runtime, at):
+        world.read(*paths, size=size, **options)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bad_records_are_put_aside_once_whatever_is_killed_and_cut_anew(
+    world: World, seed: int
+) -> None:
+    rng = random.Random(seed)
+    paths: list[Path] = []
+    bad: Counter[tuple[str, str]] = Counter()
+    lines: Counter[str] = Counter()
+    for step in range(10):
+        name = f"{rng.choice([len(paths), max(len(paths) - 1, 0)])}.jsonl"
+        for _ in range(rng.randint(0, 5)):
+            count, is_bad = rng.randint(0, 2), rng.random() < 0.7
+            path = world.lines(name, count, bad=is_bad)
+            lines[name] += count + is_bad
+            if is_bad:
+                bad["shop.orders", f"{name}:{lines[name]}"] += 1
+            paths += [] if path in paths else [path]
+        if step and rng.random() < 0.3 and world.table.refresh().state.head("staging"):
+            resolve(world.table)
+        killed(world, *paths, at=rng.randint(1, 30), size=rng.randint(1, 9), **BAD)
+    world.read(*paths, **BAD)
+    assert letters(world) == bad
+    assert world.ids() == list(range(world.written))
+
+
+@pytest.mark.parametrize("size", [2, 5, 100])
+def test_files_that_were_replaced_after_a_kill_keep_their_own_bad_records(
+    world: World, size: int
+) -> None:
+    path = world.lines("a.jsonl", 2, bad=True)
+
+    def kill(name: str) -> None:
+        if name == "ingest.before_commit":
+            raise Killed
+
+    points = world.table.environment.runtime.fail_points
+    points.observer = kill
+    with pytest.raises(Killed):
+        world.read(path, **BAD)
+    points.observer = None
+    assert letters(world) == {("shop.orders", "a.jsonl:3"): 1}
+    good = path.read_text().splitlines()[:2]
+    path.write_text("\n".join(["{other", *good, "{more"]))
+    world.read(path, size=size, **BAD)
+    want = {("shop.orders", f"a.jsonl:{line}"): 1 for line in (1, 3, 4)}
+    assert letters(world) == want
+    assert world.ids() == [0, 1]
+
+
+def test_tables_that_share_a_query_id_and_a_dead_letter_table_keep_all_bad_records(
+    world: World,
+) -> None:
+    """Also after a replay whose records are bad still."""
+    catalog = TableCatalog(world.table.environment)
+    other = catalog.create_table("shop.more", ORDERS, primary_key=["id"])
+    shared = BAD | {"dead-letter-table": "shop.dead"}
+    path = world.lines("a.jsonl", 1, bad=True)
+    plans = [
+        plan_sink(
+            world.table.environment, each.identifier,
+            format_name="debezium-json", options=shared, branch="staging",
+        )
+        for each in (world.table, other)
+    ]  # fmt: skip
+    for plan in plans:
+        list(ingest_files(plan, [path], query_id="daily"))
+    want = {("shop.orders", "a.jsonl:2"): 1, ("shop.more", "a.jsonl:2"): 1}
+    assert letters(world, "shop.dead") == want
+    for plan in reversed(plans):
+        list(replay_dead_letters(plan, any_order=True))
+    assert letters(world, "shop.dead") == want

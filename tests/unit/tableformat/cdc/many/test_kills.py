@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -122,3 +123,37 @@ def test_table_that_fails_after_others_have_the_batch_is_done_again_from_its_off
     engine.run(follow=False)
     assert engine.listener.batches == [(0, ["shop.b"]), (1, [failing])]
     world.check()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bad_records_are_put_aside_once_whatever_is_killed_and_cut_anew(seed):
+    drawn = random.Random(seed)
+    world, sent = World(), Counter()
+    options = NEW_KEYS | {"on-bad-record": "dead-letter"}
+
+    def send(name, count):
+        for offset in range(sent[name], sent[name] + count):
+            good = message("c", {"id": offset, "note": "new"})
+            world.cluster.send(f"pg.public.{name}", (None, "{bad") if offset % 2 else good)
+        sent[name] += count
+
+    def run(kill_at, batch_events):
+        with killed_at(world.runtime, kill_at) as life:
+            engine = engine_of(
+                world.catalog, world.cluster, defaults=options, batch_events=batch_events
+            )
+            engine.run(follow=False)
+        return life
+
+    for name in "ab":
+        send(name, 2)
+    for _ in range(6):
+        for name in "ab":
+            send(name, drawn.randint(0, 4))
+        run(drawn.randint(1, 60), drawn.choice([1, 2, 3, 100]))
+    assert not run(None, 100).is_killed
+    for name in "ab":
+        bad = [f"pg.public.{name}-0@{offset}" for offset in range(1, sent[name], 2)]
+        letters = world.catalog.load_table(f"shop.{name}_dead_letter").scan().to_arrow()
+        assert sorted(letters["position"].to_pylist()) == sorted(bad)
+        assert sorted(notes(world.catalog, f"shop.{name}")) == list(range(0, sent[name], 2))
