@@ -167,7 +167,7 @@ def put_aside(
     environment: Environment,
     identifier: Identifier,
     files: Sequence[DataFile],
-    batch: BatchId,
+    query_id: str,
     *,
     end: Mapping[str, str],
     known: KnownLetters,
@@ -179,17 +179,17 @@ def put_aside(
         environment: Catalog, store, clock.
         identifier: The dead-letter table.
         files: Its new data files.
-        batch: The batch they came in.
+        query_id: Of the query, to the dead-letter table.
         end: Where its events end, as summary properties.
         known: Asked with what the newest commit of the query says of its end.
         write: Writes files of the records that are not there.
     """
     while files:
         state = environment.catalog.load_table(identifier)
-        found = committed(state, MAIN_BRANCH, batch.query_id)
-        number = batch.number
+        found = committed(state, MAIN_BRANCH, query_id)
+        number = 0  # the next one, not the batch's: so it lands on what `known` has seen
         if found is not None:
-            number = max(number, found.number + 1)
+            number = found.number + 1
             are_put_aside = known(found.source)
             if are_put_aside is not None:
                 files = _without(environment, state, files, are_put_aside, write)
@@ -198,7 +198,7 @@ def put_aside(
             identifier,
             branch=MAIN_BRANCH,
             kind=CommitKind.APPEND,
-            batch=BatchId(batch.query_id, number),
+            batch=BatchId(query_id, number),
             data_files=files,
             summary=end,
         )

@@ -199,7 +199,7 @@ class _Query:
             self.letters_end = end
         self.number += 1
         self.done = batch, end
-        if result.repeated:
+        if result.commit is None:  # it was there by then: our own, or one of another process
             self._check(plan.environment.catalog.load_table(plan.identifier))
         return result
 
@@ -209,9 +209,11 @@ class _Query:
         batch, end = self.done
         check_not_lost(state, self.plan.branch, batch, action=_AGAIN)
         found = committed(state, self.plan.branch, self.query_id)
-        if found is None or found.number != batch.number:
+        if found is None:
             return
-        if found.source.get(SOURCE_EVENTS, end) != end:
+        said = found.source.get(SOURCE_EVENTS, end)
+        is_behind = (_events_before(said) or 0) < (_events_before(end) or 0)
+        if said != end and (found.number == batch.number or is_behind):
             raise self._overtaken()
 
     def _overtaken(self) -> FencedError:

@@ -246,7 +246,7 @@ def commit_written(
                 environment,
                 plan.dead_letter,
                 files,
-                letters,
+                letters.query_id,
                 end=summary or {},
                 known=known_letters,
                 write=lambda bad: plan.writer.write_dead_letters([bad], environment.runtime.ids),

@@ -283,3 +283,45 @@ def test_tables_that_share_a_query_id_and_a_dead_letter_table_keep_all_bad_recor
     for plan in reversed(plans):
         list(replay_dead_letters(plan, any_order=True))
     assert letters(world, "shop.dead") == want
+
+
+@pytest.mark.parametrize("bad", [False, True])
+@pytest.mark.parametrize("batches", [1, 2])
+def test_process_whose_only_batch_another_has_cut_otherwise_is_told(
+    world: World, bad: bool, batches: int
+) -> None:
+    path = world.lines("a.jsonl", 2)
+    world.lines("a.jsonl", 1, bad=bad)
+    points = world.table.environment.runtime.fail_points
+
+    def beside(name: str) -> None:
+        if name == "ingest.before_commit":
+            points.observer = None
+            one = ingest_files(world.plan(**BAD), [path], query_id="q", batch_events=1)
+            assert not any(next(one).repeated for _ in range(batches))
+
+    points.observer = beside
+    with pytest.raises(FencedError, match="another process of this query"):
+        world.read(path, **BAD)
+    world.read(path, **BAD)
+    assert world.ids() == [0, 1, 2]
+    assert sum(letters(world).values()) == bad
+
+
+def test_two_processes_that_cut_other_batches_put_each_bad_record_aside_once(
+    world: World,
+) -> None:
+    """The other one commits more bad records between this one's look and its commit."""
+    path = world.lines("a.jsonl", 0, bad=True)
+    world.lines("a.jsonl", 0, bad=True)
+    points = world.table.environment.runtime.fail_points
+
+    def beside(name: str) -> None:
+        if name == "catalog.before_swap":
+            points.observer = None
+            list(ingest_files(world.plan(**BAD), [path], query_id="q", batch_events=1))
+
+    world.plan(**BAD)  # makes the table
+    points.observer = beside
+    world.read(path, **BAD)
+    assert letters(world) == {("shop.orders", f"a.jsonl:{line}"): 1 for line in (1, 2)}
