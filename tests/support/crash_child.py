@@ -34,7 +34,16 @@ _LOADED_LATE = (
     "fastavro", "hypothesis", "lock.sql", "maintenance", "pandas", "pyarrow.dataset", "pytest",
     "sqlalchemy.dialects.sqlite", "sqlite3", "tableformat.catalog.sql",
 )  # fmt: skip
-_CONTEXT.set_forkserver_preload([__name__, "resolver", "tableformat", *_LOADED_LATE])
+_PRELOADED = [__name__, "resolver", "tableformat", *_LOADED_LATE]
+
+
+def preload(*modules: str) -> None:
+    """Have the server import more, if it has not started yet."""
+    _PRELOADED.extend(modules)
+    _CONTEXT.set_forkserver_preload(_PRELOADED)
+
+
+preload()
 
 
 def open_table(warehouse: str, name: str) -> Table:
