@@ -119,7 +119,7 @@ def load_files(
             _check_empty(state)
         if left:
             ahead = _write(environment, state, source, left[0])
-        record = _begin(environment, identifier, query, assume_new_keys=assume_new_keys)
+        record = _begin(environment, identifier, query, done, assume_new_keys=assume_new_keys)
     if record.load != query:
         raise InvalidInputError(
             "a load of other files is unfinished on the table",
@@ -139,11 +139,18 @@ def load_files(
 
 
 def _begin(
-    environment: Environment, identifier: Identifier, query: str, *, assume_new_keys: bool
+    environment: Environment,
+    identifier: Identifier,
+    query: str,
+    done: int | None,
+    *,
+    assume_new_keys: bool,
 ) -> LoadRecord:
     def decide(now: TableState) -> tuple[Mapping[str, str], Sequence[str]]:
         if read_load(now) is not None:  # begun by another process meanwhile
             return {}, ()
+        if committed_batch(now, MAIN_BRANCH, query) != done:
+            raise _overtaken(now, query)
         if not assume_new_keys:
             _check_empty(now)
         return {LOAD: json.dumps(asdict(LoadRecord(query, _cursor(now))))}, ()
@@ -284,12 +291,7 @@ def _cursor(state: TableState) -> str | None:
 def _check_goes_on(state: TableState, record: LoadRecord, number: int) -> None:
     """`number`: so many pieces have landed."""
     if read_load(state) != record:
-        raise FencedError(
-            "another process has ended the load, or abandoned it, or begun another one",
-            action="run the same load again: it does nothing if all is there",
-            table=state.name,
-            load=record.load,
-        )
+        raise _overtaken(state, record.load)
     if _cursor(state) != record.cursor:
         raise FencedError(
             "changes were published since the load began: loaded rows could replace newer ones",
@@ -301,4 +303,13 @@ def _check_goes_on(state: TableState, record: LoadRecord, number: int) -> None:
         MAIN_BRANCH,
         BatchId(record.load, number - 1) if number else None,
         action="run the same load again: it goes on behind the last piece that is there",
+    )
+
+
+def _overtaken(state: TableState, query: str) -> FencedError:
+    return FencedError(
+        "another process has ended the load, or abandoned it, or begun another one",
+        action="run the same load again: it does nothing if all is there",
+        table=state.name,
+        load=query,
     )

@@ -262,6 +262,19 @@ def test_of_two_loads_that_begin_at_once_one_is_refused(world):
     assert world.rows() == dict(list(world.loaded.items())[20:])
 
 
+@pytest.mark.parametrize("assume_new_keys", [False, True])
+def test_load_that_another_process_has_done_before_it_begins_is_told(world, assume_new_keys):
+    def come_first(_):
+        world.points.armed.clear()
+        world.load()
+
+    world.points.armed["catalog.before_swap"] = come_first
+    with pytest.raises(FencedError, match="another process has ended the load"):
+        world.load(assume_new_keys=assume_new_keys)
+    assert world.load() == LoadResult(skipped_pieces=4)
+    assert world.rows() == world.loaded
+
+
 def test_end_of_an_abandoned_load_leaves_the_next_one_unfinished(world):
     other = world.files.parent / "other.parquet"
     pq.write_table(as_table(dict.fromkeys(range(100, 120), "other")), other, row_group_size=5)
