@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -26,6 +26,7 @@ from pyiceberg.types import (
 )
 
 from tableformat.errors import InvalidInputError
+from tableformat.spec.column_defaults import with_fresh_ids
 from tableformat.spec.key_column import check_key_column
 from tableformat.spec.names import USER_FIELD_ID_MAX
 from tableformat.spec.types import iceberg_schema
@@ -80,7 +81,7 @@ def define_schema(schema: Schema | pa.Schema, primary_key: Sequence[str]) -> Sch
     _check_column_names([each.name for each in top])
     try:
         wanted = iceberg_schema(schema) if isinstance(schema, pa.Schema) else schema
-        fresh = assign_fresh_schema_ids(wanted)
+        fresh = with_fresh_ids(wanted)
     except ValueError as error:  # two fields of a struct have one name
         raise InvalidInputError(f"not a schema: {error}") from error
     if fresh.highest_field_id > USER_FIELD_ID_MAX:

@@ -7,11 +7,12 @@ from uuid import UUID
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionSpec, assign_fresh_partition_spec_ids
-from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder, assign_fresh_sort_order_ids
 
 from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.column_defaults import check_defaults, has_defaults, with_fresh_ids
 from tableformat.spec.metadata_models import IndexedMetadataV2, IndexedMetadataV3
 
 FORMAT_VERSION = "format-version"
@@ -50,7 +51,7 @@ def new_metadata(
     _check_defaults(schema, version)
     try:
         schema.check_format_version_compatibility(version)
-        fresh_schema = assign_fresh_schema_ids(schema)
+        fresh_schema = with_fresh_ids(schema)
         spec = assign_fresh_partition_spec_ids(partition_spec, schema, fresh_schema)
         order = assign_fresh_sort_order_ids(sort_order, schema, fresh_schema)
         spec.check_compatible(fresh_schema)
@@ -75,6 +76,8 @@ def new_metadata(
 
 
 def _check_defaults(schema: Schema, version: int) -> None:
-    for each in schema.fields if version < 3 else ():
-        if each.initial_default is not None or each.write_default is not None:
-            raise UnsupportedError("column defaults need v3", column=each.name)
+    check_defaults(schema)
+    for field_id in schema.field_ids if version < 3 else ():
+        if has_defaults(schema.find_field(field_id)):
+            column = schema.find_column_name(field_id)
+            raise UnsupportedError("column defaults need v3", column=column)

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import types as iceberg
-from pyiceberg.expressions.literals import literal
 from pyiceberg.schema import Schema
 
 from tableformat.array_types import Int64s
@@ -41,6 +40,8 @@ from tableformat.cdc.encodings import (
 )
 from tableformat.cdc.events import PayloadSchemas
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
+from tableformat.errors import InvalidInputError
+from tableformat.spec.column_defaults import exact_default
 
 # A flattened row may have columns `schema` and `payload` of its own.
 SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*(?:\{|null\s*,\s*"payload"\s*:)')
@@ -330,10 +331,9 @@ def declared_default(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> 
             return None
         if _is_zero(value, optional=declared.get("optional") is True):
             return None
-        literal(value).to(kind)  # whether a default of this type can be kept
-    except (ValueError, TypeError, OverflowError):
+        return exact_default(value, kind, "default")
+    except (ValueError, TypeError, OverflowError, InvalidInputError):
         return None
-    return value
 
 
 def columns_with_replaced_nulls(fields: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -31,13 +31,20 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.spec import UpdateSpec
-from pyiceberg.types import UnknownType
+from pyiceberg.types import IcebergType, UnknownType
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.column_properties import follow_columns
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
+from tableformat.spec.column_defaults import (
+    check_defaults,
+    exact_default,
+    has_defaults,
+    with_defaults_of,
+    with_widened_defaults,
+)
 from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import (
     IMMUTABLE_PROPERTIES,
@@ -80,7 +87,7 @@ def update_schema(
 
     def plan(state: TableState) -> Sequence[TableUpdate]:
         metadata = state.declared.metadata
-        builder = UpdateSchema(
+        builder = _ExactUpdate(
             _planning_on(metadata),
             allow_incompatible_changes=allow_incompatible_changes,
             name_mapping=metadata.name_mapping(),
@@ -289,6 +296,40 @@ class _Planned:
     table_metadata: TableMetadata
 
 
+class _ExactUpdate(UpdateSchema):
+    """PyIceberg's builder; its defaults are values that the columns hold, see `exact_default`."""
+
+    def add_column(
+        self,
+        path: str | tuple[str, ...],
+        field_type: IcebergType,
+        doc: str | None = None,
+        required: bool = False,
+        default_value: Any = None,
+    ) -> UpdateSchema:
+        if default_value is not None:
+            default_value = exact_default(default_value, field_type, _dotted(path))
+        super().add_column(path, field_type, doc, required, default_value)
+        for fields in self._adds.values():
+            if fields[-1].field_id == self._added_name_to_id[_dotted(path)]:
+                kind = with_defaults_of(field_type, fields[-1].field_type)
+                fields[-1] = fields[-1].model_copy(update={"field_type": kind})
+        return self
+
+    def set_default_value(self, path: str | tuple[str, ...], default_value: Any) -> UpdateSchema:
+        if default_value is not None:
+            kind = self._schema.find_field(_dotted(path), self._case_sensitive).field_type
+            default_value = exact_default(default_value, kind, _dotted(path))
+        return super().set_default_value(path, default_value)
+
+    def _apply(self) -> Schema:
+        return with_widened_defaults(super()._apply(), self._schema)
+
+
+def _dotted(path: str | tuple[str, ...]) -> str:
+    return path if isinstance(path, str) else ".".join(path)
+
+
 def _built(edit: Callable[[Any], object], builder: Any) -> Sequence[TableUpdate]:
     try:
         edit(builder)
@@ -365,12 +406,13 @@ def _check_types(schema: Schema, before: Schema) -> None:
 
 def _check_defaults(schema: Schema, metadata: TableMetadata) -> None:
     if metadata.format_version >= 3:
+        check_defaults(schema, metadata.schema().field_ids)
         return
-    for each in schema.fields:
-        if each.initial_default is not None or each.write_default is not None:
+    for field_id in schema.field_ids:
+        if has_defaults(schema.find_field(field_id)):
             raise UnsupportedError(
                 "column defaults need v3",
                 action="upgrade the table first",
-                column=each.name,
+                column=schema.find_column_name(field_id),
                 format_version=metadata.format_version,
             )
