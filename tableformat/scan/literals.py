@@ -165,17 +165,20 @@ def _fit(
 
 
 def _fit_set(predicate: SetPredicate, name: str, kind: IcebergType) -> BooleanExpression:
-    lowest, highest, step = _range(kind)
     if isinstance(kind, IntegerType | LongType) and all(
         isinstance(literal, LongLiteral) and kind.min <= literal.value <= kind.max
         for literal in predicate.literals
     ):
         return predicate  # lists are long, and fitted once more by each part of a scan
+    values = [(literal, _as_number(literal, kind)) for literal in predicate.literals]
+    if all(value is None for _, value in values):
+        return predicate
+    lowest, highest, step = _range(kind)
     kept: set[object] = set()
-    for literal in predicate.literals:
-        value = _as_number(literal, kind)
+    for literal, value in values:
         if value is None:
-            return predicate
+            kept.add(literal)
+            continue
         with localcontext(prec=PRECISION):
             floor = value.quantize(step, rounding=ROUND_FLOOR)
         if floor == value and lowest <= value <= highest:

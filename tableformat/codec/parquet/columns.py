@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
@@ -23,7 +24,8 @@ class FileColumn:
     """One node of a file's column tree.
 
     `children` are the struct's fields, a list's element, or a map's key and value. `leaf_index` is
-    the Parquet column index of a leaf, -1 for the others.
+    the Parquet column index of a leaf, -1 for the others. `is_int96`: a timestamp that does not say
+    whether it is an instant or local.
     """
 
     name: str
@@ -31,6 +33,7 @@ class FileColumn:
     kind: pa.DataType
     children: tuple[FileColumn, ...] = ()
     leaf_index: int = -1
+    is_int96: bool = False
 
     def ids(self) -> Iterator[int]:
         """Field ids here and below."""
@@ -47,10 +50,10 @@ class FileColumn:
             yield from child.leaves()
 
 
-def file_columns(schema: pa.Schema) -> tuple[FileColumn, ...]:
+def file_columns(file: pq.ParquetFile) -> tuple[FileColumn, ...]:
     """The column tree of a file, from the Arrow schema that Arrow's Parquet reader derives."""
     counter = iter(range(1 << 31))
-    return tuple(_column(field, counter) for field in schema)
+    return tuple(_column(field, counter, file.schema) for field in file.schema_arrow)
 
 
 def has_field_ids(columns: Sequence[FileColumn]) -> bool:
@@ -90,7 +93,7 @@ def select_columns(
     )
 
 
-def _column(field: pa.Field, counter: Iterator[int]) -> FileColumn:
+def _column(field: pa.Field, counter: Iterator[int], stored: pq.ParquetSchema) -> FileColumn:
     kind = field.type
     if pa.types.is_struct(kind):
         parts = list(kind)
@@ -99,17 +102,19 @@ def _column(field: pa.Field, counter: Iterator[int]) -> FileColumn:
     elif pa.types.is_map(kind):
         parts = [kind.key_field, kind.item_field]
     else:
+        leaf = next(counter)
         return FileColumn(
             name=field.name,
             field_id=field_id_of(field),
             kind=kind,
-            leaf_index=next(counter),
+            leaf_index=leaf,
+            is_int96=pa.types.is_timestamp(kind) and stored.column(leaf).physical_type == "INT96",
         )
     return FileColumn(
         name=field.name,
         field_id=field_id_of(field),
         kind=kind,
-        children=tuple(_column(part, counter) for part in parts),
+        children=tuple(_column(part, counter, stored) for part in parts),
     )
 
 

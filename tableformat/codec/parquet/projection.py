@@ -47,6 +47,10 @@ def project_column(
         return _map(values, column, kind, path)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    target = arrow_type(kind, path=path)
+    if column.is_int96 and pa.types.is_timestamp(target):
+        # Spark's and Hive's INT96 has no annotation: it is what the column says.
+        values = values.cast(pa.timestamp(values.type.unit, target.tz))
     return promote(values, kind, path)
 
 

@@ -305,7 +305,7 @@ def wanted_columns(
     """What must be read of the file; `properties` may hold a name mapping."""
     mapping = _name_mapping((properties or {}).get(NAME_MAPPING_PROPERTY))
     with as_corrupt(data_file.file_path):
-        tree = file_columns(reader.schema_arrow)
+        tree = file_columns(reader)
         mapped = not has_field_ids(tree)
         if mapped:
             tree = map_columns(tree, mapping)

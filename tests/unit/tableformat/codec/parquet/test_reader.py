@@ -450,16 +450,25 @@ def test_other_writers_layouts_are_read(
     assert read is None or found.to_pylist() == read
 
 
-def test_int96_timestamps_are_read() -> None:
-    files = DataFiles(
-        Schema(_field(1, "c", TimestampType())),
-        properties={MAPPING: json.dumps([{"field-id": 1, "names": ["c"]}])},
-    )
-    moment = dt.datetime(2024, 5, 6, 7, 8, 9, 123456)
+@pytest.mark.parametrize("kind", [TimestampType(), TimestamptzType()])
+@pytest.mark.parametrize("nested", [False, True])
+def test_int96_timestamps_are_read(kind: IcebergType, nested: bool) -> None:
+    """As Spark writes them unless it is told otherwise: nothing says whether they are instants."""
+    names: dict[str, Any] = {"field-id": 1, "names": ["c"]}
+    wanted = kind
+    if nested:
+        names["fields"] = [{"field-id": 2, "names": ["element"]}]
+        wanted = ListType(2, kind)
+    files = DataFiles(Schema(_field(1, "c", wanted)), properties={MAPPING: json.dumps([names])})
+    zone = dt.UTC if isinstance(kind, TimestamptzType) else None
+    moments = [dt.datetime(year, 5, 6, 7, 8, 9, 123456, zone) for year in (1, 1969, 2024, 9999)]
+    bare = [each.replace(tzinfo=None) for each in moments]
     file = files.foreign(
-        pa.table({"c": [moment]}), options={"use_deprecated_int96_timestamps": True}
+        pa.table({"c": pa.array([bare] if nested else bare)}),
+        options={"use_deprecated_int96_timestamps": True},
     )
-    assert files.read(file).column("c").to_pylist() == [moment]
+    found = files.read(file).column("c").to_pylist()
+    assert found == ([moments] if nested else moments)
 
 
 def test_value_of_a_wider_unsigned_type_that_does_not_fit_is_an_error() -> None:
