@@ -202,13 +202,17 @@ def _default(field: NestedField) -> Column:
     kind = spark_type(field.field_type)
     if field.write_default is None or isinstance(field.field_type, StructType):
         return null_of(kind)
-    return spark_default(field.write_default, field.field_type).cast(_nullable(kind))
+    return _cast(spark_default(field.write_default, field.field_type), kind)
 
 
 def null_of(kind: spark.DataType) -> Column:
-    """A null of a type; Spark has TIME columns, but refuses casts to TIME."""
-    empty = sf.lit(None)
-    return empty if "time(" in _bare(kind) else empty.cast(_nullable(kind))
+    """A null of a type."""
+    return _cast(sf.lit(None), kind)
+
+
+def _cast(value: Column, kind: spark.DataType) -> Column:
+    """A cast; Spark has TIME columns, but refuses casts to TIME."""
+    return value if "time(" in _bare(kind) else value.cast(_nullable(kind))
 
 
 def _quoted(name: str) -> str:

@@ -55,6 +55,16 @@ def widen_bound(field_type: iceberg.PrimitiveType, bound: bytes) -> bytes:
     return bound
 
 
+def has_usable_bounds(field_type: iceberg.IcebergType, file: DataFile) -> bool:
+    """Whether a file's bounds of a column enclose its values.
+
+    Iceberg's Java library orders UUIDs as signed numbers (apache/iceberg#14216), Parquet as bytes.
+    Of a file of several row groups it takes the signed least and greatest of theirs, outside of
+    which there may be rows.
+    """
+    return not isinstance(field_type, iceberg.UUIDType) or len(file.split_offsets or ()) == 1
+
+
 def decode_bound(field_type: iceberg.PrimitiveType, bound: bytes, *, location: str) -> Any:
     """A bound as a comparable value (UUIDs as bytes, whose order is the column's order).
 
@@ -77,8 +87,10 @@ def key_range(file: DataFile, key_field: iceberg.NestedField) -> KeyRange:
     null_count = (file.null_value_counts or {}).get(field_id)
     value_count = (file.value_counts or {}).get(field_id)
     lower = upper = None
-    if isinstance(field_type, iceberg.PrimitiveType) and not isinstance(
-        field_type, iceberg.FloatType | iceberg.DoubleType
+    if (
+        isinstance(field_type, iceberg.PrimitiveType)
+        and not isinstance(field_type, iceberg.FloatType | iceberg.DoubleType)
+        and has_usable_bounds(field_type, file)
     ):
         lower_bytes = (file.lower_bounds or {}).get(field_id)
         upper_bytes = (file.upper_bounds or {}).get(field_id)

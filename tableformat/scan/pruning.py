@@ -45,9 +45,10 @@ from pyiceberg.types import (
     IntegerType,
     LongType,
     PrimitiveType,
+    UUIDType,
 )
 
-from tableformat.scan.bounds import widen_bound
+from tableformat.scan.bounds import has_usable_bounds, widen_bound
 from tableformat.scan.row_filter import (
     bind_filter,
     filter_field_ids,
@@ -56,6 +57,7 @@ from tableformat.scan.row_filter import (
 )
 from tableformat.spec.data_file import DataFile, PartitionKey
 from tableformat.spec.manifest_file import ManifestFile, PartitionFieldSummary
+from tableformat.spec.uuid_text import UUID_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,8 @@ class StatisticsFilter:
             may_hold_nan = _is_float(field_type) and nan_counts.get(field_id) != 0
             if not may_hold_nan and field_id in nan_counts:
                 nans[field_id] = nan_counts[field_id]
+            if not has_usable_bounds(field_type, data_file):
+                continue
             if field_id in lower:
                 lowers[field_id] = widen_bound(field_type, lower[field_id])
             if field_id in upper and not may_hold_nan:
@@ -256,6 +260,8 @@ def _adapt_summary(summary: PartitionFieldSummary, field_type: Any) -> Partition
     if isinstance(field_type, PrimitiveType):
         lower = None if lower is None else widen_bound(field_type, lower)
         upper = None if upper is None else widen_bound(field_type, upper)
+    if isinstance(field_type, UUIDType) and lower is not None:
+        lower, upper = b"\x00" * UUID_BYTES, b"\xff" * UUID_BYTES  # see `has_usable_bounds`
     if _is_float(field_type) and summary.contains_nan is not False:
         layout = "<d" if isinstance(field_type, DoubleType) else "<f"
         lower = struct.pack(layout, -math.inf) if lower is None else lower

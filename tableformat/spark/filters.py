@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression, BoundTerm
@@ -16,6 +17,7 @@ from pyiceberg.types import (
     IcebergType,
     TimestampType,
     TimestamptzType,
+    UUIDType,
 )
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
@@ -26,7 +28,6 @@ from tableformat.spark.types import spark_type
 from tableformat.spec.arrow_arrays import constant_array
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-EPOCH_DATE = date(1970, 1, 1)
 
 ColumnOf = Callable[[int], Column]
 
@@ -48,7 +49,8 @@ def spark_literal(value: Any, kind: IcebergType) -> Column:
         return sf.lit(None).cast(spark_type(kind))
     try:
         if isinstance(kind, DateType):
-            return sf.lit(EPOCH_DATE + timedelta(days=value))
+            # PySpark writes dates before the year 1000 as texts that Java does not read.
+            return sf.date_from_unix_date(sf.lit(value))
         if isinstance(kind, TimestamptzType):
             return sf.timestamp_micros(sf.lit(value).cast("long"))
         if isinstance(kind, TimestampType):
@@ -56,6 +58,10 @@ def spark_literal(value: Any, kind: IcebergType) -> Column:
             return sf.to_timestamp_ntz(sf.lit(moment.isoformat(sep=" ", timespec="microseconds")))
     except OverflowError as error:
         raise UnsupportedError(f"{kind} literal outside the years 1 to 9999: {value}") from error
+    if isinstance(kind, UUIDType):  # Spark has their text
+        return sf.lit(str(value if isinstance(value, UUID) else UUID(bytes=value)))
+    if isinstance(value, time):
+        return sf.lit(value)  # Spark refuses casts to TIME
     if isinstance(value, Decimal):
         return sf.lit(str(value)).cast(spark_type(kind))
     if isinstance(value, bytes):
@@ -102,4 +108,7 @@ class _SparkFilter(FilterBuilder):
         return self._column_of(term.ref().field.field_id)
 
     def literal(self, term: BoundTerm, value: Any) -> Column:
+        if isinstance(value, float) and value == 0:
+            # Iceberg's runtime skips row groups whose only zero has the other sign.
+            raise UnsupportedError("it takes 0.0 and -0.0 for two values")
         return spark_literal(value, term.ref().field.field_type)

@@ -10,15 +10,17 @@ from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.types import UUIDType
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark_types
 
 from tableformat.catalog.base import TableState
+from tableformat.errors import UnsupportedError
 from tableformat.scan.metadata_columns import PARTITION_NAME
 from tableformat.scan.projection import Projection
-from tableformat.scan.row_filter import bind_filter
+from tableformat.scan.row_filter import bind_filter, filter_field_ids
 from tableformat.scan.snapshot_selection import SelectedSnapshot
 from tableformat.spark.filters import spark_filter
 from tableformat.spark.types import spark_schema
@@ -64,10 +66,16 @@ def runtime_frame(
     names = [field.name for field in projection.schema.fields]
     if PARTITION_NAME in names:
         raise NotReadableError(f"it reads {PARTITION_NAME} as another struct")
+    bound = bind_filter(row_filter, schema)
+    kinds = (field.field_type for field in projection.schema.fields)
+    used = (schema.find_type(field_id) for field_id in filter_field_ids(bound))
+    if any(isinstance(each, UUIDType) for each in (*kinds, *used)):
+        # apache/iceberg#14216; a filter that is put on the frame later reaches it, too.
+        raise NotReadableError("it orders UUIDs as signed numbers, and skips files by that")
     try:
         frame = reader.load(state.metadata_location)
         if not isinstance(row_filter, AlwaysTrue):
-            frame = frame.where(spark_filter(bind_filter(row_filter, schema), column_of))
+            frame = frame.where(spark_filter(bound, column_of))
         found = frame.schema
         # Every step is analysed anew: a whole table is left as the runtime gives it. Its notes on
         # columns go, which other sources would take for their own.
@@ -75,6 +83,8 @@ def runtime_frame(
             outputs = [sf.col(_quoted(name)).alias(name, metadata={}) for name in names]
             frame = frame.select(*outputs)
             found = frame.schema
+    except UnsupportedError as error:
+        raise NotReadableError(error.message) from error
     except (PySparkException, Py4JJavaError) as error:
         raise NotReadableError(f"it says: {_first_line(error)}") from error
     _check_types(found, projection.schema)

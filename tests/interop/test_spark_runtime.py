@@ -6,14 +6,20 @@ each read gave, once through the runtime and once without.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import math
 import os
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
+import tableformat as tf
 from tests.support.interop_tables import CASES
 from tests.support.java_iceberg import Missing, runtime_session
 
@@ -22,13 +28,52 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark]
 LINEAGE = ["_row_id", "_last_updated_sequence_number"]
 METADATA = ["_file", "_pos", "_spec_id", *LINEAGE]
 
+UUIDS = [UUID(int=0), UUID(int=1 << 127), UUID(int=(1 << 128) - 1)]
+TYPED = {
+    "u": pa.ExtensionArray.from_storage(
+        pa.uuid(), pa.array([each.bytes for each in UUIDS], pa.binary(16))
+    ),
+    "fix": pa.array([b"\x00\x00", b"\x80\x00", b"\xff\xff"], pa.binary(2)),
+    "bin": pa.array([b"", b"\x80", None], pa.binary()),
+    "day": pa.array([dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(9999, 12, 31)]),
+    "ts": pa.array([dt.datetime(1, 1, 1), None, dt.datetime(9999, 12, 31)], pa.timestamp("us")),
+    "tz": pa.array([-62135596800000000, -1, 253402300799999999], pa.timestamp("us", "UTC")),
+    "d": pa.array([-0.0, math.nan, math.inf]),
+    "f": pa.array([0.1, -0.0, math.nan], pa.float32()),
+    "dec": pa.array([Decimal("-0.01"), None, Decimal("9" * 28 + ".99")], pa.decimal128(30, 2)),
+    "s": pa.array(["\uffff", "\U0001f600", ""]),
+}
+LEFT = {  # to our reader, and why
+    f"u = '{UUIDS[1]}'": "it orders UUIDs as signed numbers, and skips files by that",
+    f"u > '{UUIDS[0]}'": "it orders UUIDs as signed numbers, and skips files by that",
+    "d = 0.0": "it takes 0.0 and -0.0 for two values",
+    "f in (0.0, 0.1)": "it takes 0.0 and -0.0 for two values",
+}
+FILTERS = (
+    *LEFT, "day = '0001-01-01'", "day > '0001-01-01'", "day in ('0999-01-01', '9999-12-31')",
+    "ts = '0001-01-01T00:00:00'", "ts < '9999-12-31T00:00:00'",
+    "tz = '0001-01-01T00:00:00+00:00'", "tz < '1970-01-01T00:00:00+00:00'",
+    "d > 1.0", "d <= 1.0", "d is nan", "d != 1.0", "f = 0.1", "f < 0.1", "f is not nan",
+    "dec < 0", "dec = '-0.01'", "dec > 1",
+    "s > '\uffff'", "s like '\U0001f600%'", "s = ''", "bin is null",
+)  # fmt: skip
+
+
+def typed_table(catalog: tf.TableCatalog) -> tf.Table:
+    """A row of everything that filters ask for, at the ends of its type."""
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), **TYPED})
+    table = catalog.create_table("a.typed", rows.schema, primary_key=["id"])
+    table.append(rows)
+    return table
+
+
 IN_ONE_SESSION = """
 import json, sys
 import tableformat as tf
 from pyspark.sql import functions as sf
 from tableformat.spark.session import local_session
 from tests.support.interop_tables import CASES, V2
-from tests.interop.test_spark_runtime import LINEAGE
+from tests.interop.test_spark_runtime import FILTERS, LINEAGE, UUIDS, typed_table
 
 jar, warehouse, metadata = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
 spark = local_session("runtime", cores=1, conf={"spark.driver.extraClassPath": jar})
@@ -74,6 +119,11 @@ import pyarrow as pa
 timed = pa.table({"id": pa.array([1, 2]), "t": pa.array([1, None], pa.time64("us"))})
 catalog.create_table("a.timed", timed.schema, primary_key=["id"]).append(timed)
 compare("time", catalog.load_table("a.timed").scan())
+typed = typed_table(catalog)
+for text in FILTERS:
+    compare("where " + text, typed.scan(filter=text, columns=["id"]))
+one = f"u = '{UUIDS[1]}'"
+compare("uuid", typed.scan(), lambda frame: frame.where(one))
 before = shop.scan()
 frame = before.to_spark(spark)
 count = frame.count()
@@ -123,7 +173,8 @@ def test_metadata_columns_are_the_same(answers, case) -> None:
 def test_what_the_runtime_reads_otherwise_is_left_to_our_reader(answers) -> None:
     assert answers["partition"]["reason"] == "it reads _partition as another struct"
     assert answers["time"]["reason"].startswith("it says: ")
-    assert all(answers[name]["same"] for name in ("partition", "time"))
+    assert answers["uuid"] == answers["uuid"] | {"reason": LEFT[f"u = '{UUIDS[1]}'"], "rows": 1}
+    assert all(answers[name]["same"] for name in ("partition", "time", "uuid"))
 
 
 @pytest.mark.parametrize(
@@ -132,6 +183,12 @@ def test_what_the_runtime_reads_otherwise_is_left_to_our_reader(answers) -> None
 def test_version_filter_and_query_are_the_same(answers, name) -> None:
     assert answers[name]["rows"] > 0
     assert answers[name] == answers[name] | {"reason": "", "same": True, "types": True}
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_filter_keeps_the_same_rows_of_every_type(answers, text) -> None:
+    found = answers[f"where {text}"]
+    assert found == found | {"reason": LEFT.get(text, ""), "same": True, "types": True}
 
 
 def test_frame_keeps_its_snapshot(answers) -> None:

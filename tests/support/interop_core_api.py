@@ -241,7 +241,8 @@ class CoreApi:
         record = self.iceberg.SingleValueParser.fromJson(struct, json.dumps(row))
         convert = self.iceberg.data.IdentityPartitionConverters.convertConstant
         for at, each in enumerate(struct.fields()):
-            if each.type().toString() == "date" and record.get(at) is not None:
+            kind = each.type().toString()
+            if kind.startswith(("date", "time")) and record.get(at) is not None:
                 record.set(at, convert(each.type(), record.get(at)))
         return record
 

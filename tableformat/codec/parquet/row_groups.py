@@ -46,7 +46,7 @@ def matching_row_groups(
             nan_value_counts=None,
             lower_bounds=metrics.lower_bounds,
             upper_bounds=metrics.upper_bounds,
-            split_offsets=None,
+            split_offsets=(0,),  # one row group
         )
         if may_match(described):
             kept.append(index)

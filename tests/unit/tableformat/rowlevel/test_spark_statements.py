@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging.handlers
 import math
 from decimal import Decimal
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyiceberg import types as iceberg
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
@@ -293,3 +296,38 @@ def test_values_of_every_type_survive(spark, tmp_path, mode) -> None:
     after = table.scan().to_arrow().sort_by("id")
     assert after.column("n").to_pylist() == [11, 20]
     assert after.drop_columns("n").equals(before.drop_columns("n").slice(0, 2))
+
+
+DEFAULTS = {
+    "u": (iceberg.UUIDType(), UUID(int=5)),
+    "first": (iceberg.DateType(), dt.date(1, 1, 1)),
+    "clock": (iceberg.TimeType(), dt.time(1, 2, 3, 5)),
+    "local": (iceberg.TimestampType(), "0001-01-01T00:00:00"),
+    "zoned": (iceberg.TimestamptzType(), "2024-03-31T02:30:00.000001+00:00"),
+    "nanos": (iceberg.TimestampNanoType(), "1969-12-31T23:59:59.999999999"),
+    "fixed": (iceberg.FixedType(3), b"a\x00\xff"),
+    "raw": (iceberg.BinaryType(), b"\x00\xff"),
+    "f": (iceberg.FloatType(), 0.1),
+    "wide": (iceberg.DecimalType(38, 10), Decimal("1234567890123456789012345678.0123456789")),
+    "text": (iceberg.StringType(), "it's \\ \U0001f600"),
+}
+
+
+def test_defaults_of_every_type_are_inserted_and_assigned(spark, catalog) -> None:
+    table = catalog.load_table("shop.orders")
+    for name, (kind, value) in DEFAULTS.items():
+        table.update_schema(lambda s, n=name, k=kind, v=value: s.add_column(n, k, default_value=v))
+    before = table.scan(columns=list(DEFAULTS)).to_arrow().slice(0, 1)
+    names = ", ".join(f"{name} = NULL" for name in DEFAULTS)
+    catalog.sql(f"UPDATE shop.orders SET {names} WHERE id = 1")
+    defaults = ", ".join(f"{name} = DEFAULT" for name in DEFAULTS)
+    text = (
+        "MERGE INTO shop.orders t USING (SELECT explode(sequence(1L, 9L)) AS id) s ON t.id = s.id "
+        f"WHEN MATCHED AND t.id = 1 THEN UPDATE SET {defaults} "
+        "WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+    )
+    result = catalog.sql(text, spark=spark)
+    assert (result.updated_rows, result.inserted_rows) == (1, 4)
+    after = table.refresh().scan(columns=list(DEFAULTS)).to_arrow()
+    assert after.num_rows == 10
+    assert all(after.slice(at, 1).equals(before) for at in range(10))
