@@ -239,11 +239,19 @@ class CoreApi:
 
     def _record(self, struct, row):
         record = self.iceberg.SingleValueParser.fromJson(struct, json.dumps(row))
-        convert = self.iceberg.data.IdentityPartitionConverters.convertConstant
+        moments = self.iceberg.util.DateTimeUtil
+        made = {
+            "date": moments.dateFromDays,
+            "time": moments.timeFromMicros,
+            "timestamp": moments.timestampFromMicros,
+            "timestamptz": moments.timestamptzFromMicros,
+            "timestamp_ns": moments.timestampFromNanos,
+            "timestamptz_ns": moments.timestamptzFromNanos,
+        }
         for at, each in enumerate(struct.fields()):
             kind = each.type().toString()
-            if kind.startswith(("date", "time")) and record.get(at) is not None:
-                record.set(at, convert(each.type(), record.get(at)))
+            if kind in made and record.get(at) is not None:
+                record.set(at, made[kind](record.get(at)))
         return record
 
     def _builder(self, content, name, spec, partition):
