@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from types import FrameType
 from maintenance.cli.sort_instructions import choose_sort_instructions
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+OPEN_FILES = 10_240  # macOS gives no process more
 _READ_BY_IMPORT = "manifest-cache-size"  # PyIceberg's setting
 
 
@@ -24,10 +26,24 @@ def main() -> None:
     """Entry point of the `icefold` script."""
     with _signals_end_it(), _nothing_collected():
         choose_sort_instructions()
+        allow_open_files()
         _check_folder()
         _check_configuration()
         from maintenance.cli.main import main as command_line
     command_line()
+
+
+def allow_open_files() -> None:
+    """As many open files as this process may have.
+
+    Each index has ten, and a cut all indexes of its tables; shells and systemd allow 1,024 to begin
+    with, and macOS 256, though programs may take more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # the system has a lower limit, which it does not say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager
