@@ -76,6 +76,9 @@ def load_staging_state(
         staged_after = _staged_after(environment, state, head, staging, target, base, published)
     if base is not None:
         _check_nothing_was_removed(environment, state, head, target, base.number)
+    above, _ = down_to_base(known, head, staging=staging, target=target)
+    number = staged_after if base is None else base.number
+    _check_nothing_is_said_to_be_removed(environment, state, above, target, number)
     listed = load_manifest_list(environment.store, head)
     newer = [each for each in listed if (each.sequence_number or 0) > staged_after]
     by_number: dict[int, list[ManifestEntry]] = defaultdict(list)
@@ -128,7 +131,8 @@ def _check_nothing_was_removed(
     """Refuse a state whose removed files nothing names: their rows would stay on the target.
 
     Of data files that are as old as `base`, staging had all that the target has, or has removed
-    since. Not seen is what has left the target in a history that has expired.
+    since. Not seen is what has left the target in a history that has expired; what is left of the
+    log of staging may say it (`_check_nothing_is_said_to_be_removed`).
     """
     numbers = {each.sequence_number or 0: each for each in branch_history(state, target)}
     if base not in numbers and min(numbers, default=0) < base:
@@ -143,16 +147,38 @@ def _check_nothing_was_removed(
     }
     missing = old - {entry.data_file.file_path for entry in _entries(environment, head)}
     if missing:
-        raise UnsupportedError(
-            "a staged snapshot has removed data files of the target, and the log that says which "
-            "has expired",
-            table=state.name,
-            branch=target,
-            location=min(missing),
-            files=len(missing),
-            action="the branch's state does not tell what became of their rows: stage what that "
-            "statement changed as upserts and deletes, on a new staging branch",
-        )
+        raise _removed(state, target, location=min(missing), files=len(missing))
+
+
+def _check_nothing_is_said_to_be_removed(
+    environment: Environment, state: TableState, staged: Iterable[Snapshot], target: str, base: int
+) -> None:
+    """Refuse a state of which a snapshot that is still there removed files as old as `base`.
+
+    They may have left the target as well, in a history that has expired: their rows are elsewhere.
+    """
+    by_id = snapshots_by_id(state.metadata)
+    for each in staged:
+        if each.snapshot_id not in by_id:
+            continue  # its manifests may be gone
+        removed = load_changes(environment.store, each).removed_data
+        old = [e.data_file.file_path for e in removed if (e.file_sequence_number or 0) <= base]
+        if old:
+            raise _removed(
+                state, target, location=min(old), files=len(old), snapshot_id=each.snapshot_id
+            )
+
+
+def _removed(state: TableState, target: str, **found: str | int) -> UnsupportedError:
+    return UnsupportedError(
+        "a staged snapshot has removed data files of the target, and the log that says which "
+        "has expired",
+        table=state.name,
+        branch=target,
+        **found,
+        action="the branch's state does not tell what became of their rows: stage what that "
+        "statement changed as upserts and deletes, on a new staging branch",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

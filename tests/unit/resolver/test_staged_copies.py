@@ -11,8 +11,10 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
+from resolver.cursor import LostCursorError
 from resolver.index_check import verify
 from tableformat import open_catalog
+from tableformat.commit.branch_history import branch_history
 from tableformat.errors import UnsupportedError
 from tests.support.foreign_tool import ForeignTool
 from tests.support.staged_tables import StagedTable, keys
@@ -305,6 +307,24 @@ def test_state_of_staging_that_lacks_a_file_of_main_is_refused(world, compacted)
     forget(world)
     with pytest.raises(UnsupportedError, match="the log that says which has expired"):
         world.resolve(from_staging_state=True)
+
+
+@pytest.mark.parametrize("change", [{1: 10}, {1: None, 2: None, 3: None}])
+def test_state_of_staging_is_refused_where_what_is_left_of_its_log_removed_files(world, change):
+    """Main has rewritten the file, too, and nothing of its history is left."""
+    world.stage((9, "eu", 9))
+    world.copy(change)
+    compact(world.table.refresh(), CompactOptions(rewrite_all=True))
+    world.append((4, "eu", 4))
+    state = world.table.refresh().state
+    head = state.head("main")
+    gone = [each.snapshot_id for each in branch_history(state, "main") if each != head]
+    world.table.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=gone)])
+    with pytest.raises(LostCursorError, match="--from-staging-state"):
+        world.resolve()
+    with pytest.raises(UnsupportedError, match="the log that says which has expired"):
+        world.resolve(from_staging_state=True)
+    assert world.amounts() == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
 def test_state_of_staging_with_copies_of_staged_files_is_published(world):
