@@ -6,7 +6,9 @@ snapshot of each table that had something to publish; the others are at n as the
 at n is, for each table, its newest snapshot whose batch is not after n (`Cut.snapshots`).
 
 Commits of anything else between two cuts (compaction, a statement) belong to the cut below them.
-A table that was set aside is in no cut whose batches it lacks.
+A table is in no cut whose batches it lacks: it was set aside, its branches were moved back, it was
+made anew or restored. All snapshots of all tables are witnesses of what it had, also those that no
+branch leads to any more.
 
 Tables are loaded one after the other, while others publish. Whoever has seen a cut anywhere sees it
 on all its tables in what is loaded from then on, and all cuts before it. So tables are loaded
@@ -19,6 +21,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -30,12 +33,12 @@ from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.side_by_side import run_ahead
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
+    BATCH_TABLES,
     CUT,
     CUT_TABLES,
     MAIN_BRANCH,
     SOURCE_OFFSETS,
     SOURCE_TRANSACTION,
-    STAGING_BRANCH,
 )
 from tableformat.store.locations import requests_of
 
@@ -108,13 +111,12 @@ class _Version:
 class _History:
     """The target of a table, newest first.
 
-    `staged`: the batches of each query that staging's history names. `is_whole`: nothing of the
-    target has expired. `gaps`: batches for which the stream has left it out.
+    `is_whole`: nothing of the target has expired. `gaps`: batches for which the stream has left it
+    out.
     """
 
     table: str
     versions: tuple[_Version, ...]
-    staged: Mapping[str, frozenset[int]]
     is_whole: bool
     gaps: Sequence[LeftOut] = ()
 
@@ -122,12 +124,19 @@ class _History:
         """The table as the cut has it."""
         return next((v for v in self.versions if v.shows(cut.query) <= cut.batch), None)
 
-    def is_at(self, cut: CutName, version: _Version) -> bool:
-        """Whether a version of the table has all batches up to the cut."""
+    def is_at(self, cut: CutName, version: _Version, said: _Said) -> bool:
+        """Whether a version of the table has all batches up to the cut, as far as anybody says."""
         if any(gap.covers(cut.query, cut.batch) for gap in self.gaps):
             return False
+        if cut.query not in version.batches and not self.is_whole:
+            return False  # what told its batch has expired
+        own = version.cut
+        cut_shown = own.batch if own is not None and own.query == cut.query else -1
         shown = version.shows(cut.query)
-        return not any(shown < each <= cut.batch for each in self.staged.get(cut.query, ()))
+        return not (
+            any(shown < each <= cut.batch for each in said.batches[self.table])
+            or any(max(shown, cut_shown) < each <= cut.batch for each in said.cuts[self.table])
+        )
 
     def shown(self, cut: CutName) -> _Version | None:
         """The publish with the cut, or what repeats it."""
@@ -139,6 +148,14 @@ class _History:
             return False
         oldest = self.versions[-1] if self.versions else None
         return self.is_whole or oldest is None or oldest.shows(cut.query) < cut.batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What snapshots say of one query: by table, batches that touch it, and cuts that it was in."""
+
+    batches: Mapping[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    cuts: Mapping[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
 
 def load_all(
@@ -200,10 +217,13 @@ def read_cuts(states: Iterable[TableState], *, seen: Mapping[str, int] | None = 
     Raises:
         CorruptDataError: A summary cannot be read.
     """
+    states = list(states)
     histories = [_history(state) for state in states]
     names = {v.cut for each in histories for v in each.versions if v.cut is not None}
     allowed = [n for n in names if seen is None or n.batch <= seen.get(n.query, -1)]
-    found = [cut for name in allowed if (cut := _cut(name, histories)) is not None]
+    said = {query: _said(states, query) for query in {name.query for name in allowed}}
+    cuts = (_cut(name, histories, said[name.query]) for name in allowed)
+    found = [cut for cut in cuts if cut is not None]
     last_ms: dict[str, int] = {}
     for cut in found:
         query = cut.name.query
@@ -248,36 +268,46 @@ def _history(state: TableState) -> _History:
         summary = summary_of(snapshot)
         if CUT in summary:
             cut = CutName.parse(summary[CUT])
-            tables = _tables(summary.get(CUT_TABLES), state.name)
+            tables = _tables(summary.get(CUT_TABLES), state.name, CUT_TABLES)
         said = ((q, batch_in(summary, q, snapshot.snapshot_id)) for q in queries)
         batches = {**batches, **{query: batch for query, batch in said if batch is not None}}
         versions.append(_Version(snapshot=snapshot, cut=cut, tables=tables, batches=batches))
     return _History(
         table=state.name,
         versions=tuple(reversed(versions)),
-        staged={query: _staged(state, query) for query in queries},
         is_whole=not chain or is_first(chain[-1]),
         gaps=left_out(state.metadata.properties),
     )
 
 
-def _staged(state: TableState, query: str) -> frozenset[int]:
-    history = branch_history(state, STAGING_BRANCH)
-    found = (batch_in(summary_of(each), query, each.snapshot_id) for each in history)
-    return frozenset(each.number for each in found if each is not None)
+def _said(states: Iterable[TableState], query: str) -> _Said:
+    said, tables_of = _Said(), cache(_tables)
+    for state in states:
+        for snapshot in state.metadata.snapshots:
+            summary = summary_of(snapshot)
+            batch = batch_in(summary, query, snapshot.snapshot_id)
+            if batch is not None:
+                tables = tables_of(batch.source.get(BATCH_TABLES), state.name, BATCH_TABLES)
+                for table in {*tables, state.name}:
+                    said.batches[table].add(batch.number)
+            cut = cut_of([snapshot])
+            if cut is not None and cut.query == query:
+                for table in tables_of(summary.get(CUT_TABLES), state.name, CUT_TABLES):
+                    said.cuts[table].add(cut.batch)
+    return said
 
 
-def _tables(text: str | None, own: str) -> tuple[str, ...]:
+def _tables(text: str | None, own: str, key: str) -> tuple[str, ...]:
     try:
         found = json.loads(text or "[]")
     except ValueError:
         found = None
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise CorruptDataError("not a list of tables", key=CUT_TABLES, table=own)
+        raise CorruptDataError("not a list of tables", key=key, table=own)
     return tuple(found) or (own,)
 
 
-def _cut(name: CutName, histories: Sequence[_History]) -> Cut | None:
+def _cut(name: CutName, histories: Sequence[_History], said: _Said) -> Cut | None:
     """None: a table lacks it, or has expired it."""
     published = {h.table: v for h in histories if (v := h.shown(name)) is not None}
     tables = {table for version in published.values() for table in version.tables}
@@ -288,7 +318,7 @@ def _cut(name: CutName, histories: Sequence[_History]) -> Cut | None:
         if all(name.query not in v.batches for v in each.versions):
             continue  # not fed by the query
         at = each.at(name)
-        if at is not None and each.is_at(name, at):
+        if at is not None and each.is_at(name, at, said):
             pins[each.table] = at
         if at is None and not each.is_whole:
             return None

@@ -108,6 +108,7 @@ class TableHistory:
         self.is_believed = False  # the key is no identifier field: it may be null
         self.lost = False  # another tool has expired staged changes
         self.was_replaced = False
+        self.inside: State | None = None  # main, where another tool has acted in a cycle's middle
         self.create()
         self.table = shared.load()
         self.read_columns()
@@ -346,13 +347,17 @@ class TableHistory:
             resolve(self.table.refresh(), **options)
         except tf.TableError as error:
             if self.head("main") != head:  # equality deletes that were live there, converted
-                self.main_before = before
+                self.main_before = self.inside or before
                 self.all_new_are_same()
             self.check()
-            self.refused(error, waiting)
+            self.refused(error, self.waiting)
             return
         head = self.head("main")
+        before = self.inside or before
         cursor = before.cursor + len(waiting)
+        if self.inside and head not in self.states:
+            named = int(self.snapshot(head)["summary"]["equality-convert-staging-snapshot"])
+            cursor = [each.snapshot_id for each in self.log].index(named) + 1
         if options.get("limit") and waiting:
             named = int(self.snapshot(head)["summary"]["equality-convert-staging-snapshot"])
             ids = [each.snapshot_id for each in self.log]
@@ -378,7 +383,8 @@ class TableHistory:
         if isinstance(error, LostCursorError) and "--from-staging-state" in text and self.lost:
             self.resolve(from_staging_state=True)
             return
-        if "--staged-after" in text and self.lost:
+        untold = ("--staged-after", "has left the target", "the log that says which has expired")
+        if self.lost and any(each in text for each in untold):
             raise ToldAsLost
         is_lost = self.was_replaced and isinstance(error, LostCursorError)
         is_replaced = is_lost and "was replaced (REPLACE TABLE)" in text

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 import resolver.cycle
 from lock import LockManager
@@ -34,6 +35,7 @@ from tableformat.errors import (
 )
 from tableformat.runtime import Runtime, SystemClock
 from tests.support import bank
+from tests.support.another_tool import another_tool
 from tests.support.bank import QUERY, Bank, balances_of, rows_of, stage_batch
 from tests.support.lock_seams import ManualClock, SeededIds
 from tests.support.lying_lock import GrantAllLock
@@ -399,6 +401,72 @@ def test_others_follow_a_table_that_was_published_by_itself_beyond_what_waits(wo
     assert world.resolve().cut == f"{QUERY}/{last}"
     assert world.shows(last)
     world.check_cuts(last)
+
+
+def tables_of(world) -> dict[int, set[str]]:
+    return {each.name.batch: {*each.snapshots} for each in world.catalog.cuts("bank")}
+
+
+def begin_again(world, name: str, snapshot_id: int) -> None:
+    """Another tool moves both branches of a table back."""
+    for branch in ("main", "staging"):
+        head = world.tables[name].refresh().state.head_id(branch)
+        world.tables[name].refs.replace(branch, to=snapshot_id, expected_head=head)
+
+
+def forget(world, name: str) -> None:
+    """Another tool expires all but the heads."""
+    state = world.tables[name].refresh().state
+    heads = {ref.snapshot_id for ref in state.metadata.refs.values()}
+    gone = [s.snapshot_id for s in state.metadata.snapshots if s.snapshot_id not in heads]
+    world.catalog.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=gone)])
+
+
+def test_table_whose_batch_went_with_its_staging_branch_is_in_no_cut_from_there_on(world):
+    """That batch was of this table alone."""
+    first = world.batch(A, B, C)
+    world.resolve()
+    world.batch(C)
+    world.tables[C].refresh().refs.drop("staging")
+    world.tables[C].refresh().refs.create_branch("staging")
+    last = world.batch(A, B)
+    assert world.resolve().cut == f"{QUERY}/{last}"
+    assert tables_of(world) == {first: {*NAMES}, last: {A, B}}
+    world.check_cuts(last, first)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_table_that_lost_what_was_published_is_in_no_cut_from_there_on(world, forgets):
+    """Where it has forgotten that, the cut that the others show says that it was in it."""
+    first = world.batch(A, B, C)
+    world.resolve()
+    head = world.head(C)
+    world.batch(C)
+    second = world.batch(A, B)
+    world.resolve()
+    last = world.batch(A)
+    world.resolve()
+    begin_again(world, C, head)
+    if forgets:
+        forget(world, C)
+    assert tables_of(world) == {first: {*NAMES}, last: {A, B}}  # `second` was of this one, too
+    world.check_cuts(last, first)
+    assert second < last
+
+
+def test_version_of_which_nothing_tells_the_batch_is_in_no_cut(world):
+    """Another tool's commit, below which all has expired, shows a batch beyond that cut."""
+    of_others = world.batch(A, B)
+    world.resolve()
+    world.batch(A, C)
+    world.resolve()
+    with another_tool(world.catalog.environment):
+        world.tables[C].refresh().append(pa.table({"id": [99], "balance": [0]}))
+    world.tables[C].refresh().refs.drop("staging")
+    forget(world, C)
+    last = world.batch(A, C)
+    world.resolve()
+    assert tables_of(world) == {of_others: {A, B}, last: {*NAMES}}
 
 
 @pytest.mark.usefixtures("no_groups")

@@ -1,0 +1,404 @@
+"""Histories of a stream into many tables that other tools meddle with while it runs.
+
+Balances move between accounts of three tables, each transfer a transaction of the source. Between
+any two turns of the process that stages them, another tool acts on one table: it moves, drops and
+makes branches anew, rewrites, expires, appends, stages by equality deletes, replaces the table, or
+an operator drops it, makes it anew or restores it. Accounts below `OTHERS` are nobody else's: at
+the end each table holds what the source says of them, and each cut that is named holds one state of
+the source, whatever was done.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tableformat as tf
+from maintenance import CompactOptions, ExpireOptions, ExpiryPolicy, compact, expire
+from resolver import resolve, resolve_group
+from tableformat.cdc.many.local_engine import Cut
+from tableformat.errors import FencedError, NotFoundError, TableError
+from tableformat.spec.names import SET_ASIDE
+from tests.crash.test_run_kills import transaction
+from tests.support.fake_kafka import FakeCluster
+from tests.support.foreign_table import edited
+from tests.support.foreign_tool import ForeignTool, now_ms, write
+from tests.support.memory_disk import memory_disk
+from tests.support.stream_worlds import engine_of
+
+TABLES, ACCOUNTS, START, OTHERS = ("a", "b", "c"), 3, 100, 1_000
+NOTHING_KEPT = ExpireOptions(policy=ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1))
+Balances = dict[tuple[str, int], int]
+
+
+class Skipped(Exception):
+    """The step does not apply here."""
+
+
+class MeddledStream:
+    """One seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.folder = Path(tempfile.mkdtemp(prefix="icefold-meddled-", dir=memory_disk()))
+        self.warehouse = self.folder / "warehouse"
+        self.catalog = tf.open_catalog("local", warehouse=str(self.warehouse))
+        self.cluster = FakeCluster()
+        self.number, self.others = 1, OTHERS
+        self.held: Balances = {(t, k): START for t in TABLES for k in range(ACCOUNTS)}
+        self.states = {1: dict(self.held)}
+        self.backups: dict[str, list[str]] = {name: [] for name in TABLES}
+        self.done: list[str] = []
+        self.refusals: Counter[str] = Counter()
+        transaction(
+            self.cluster, 1, "c", {t: dict.fromkeys(range(ACCOUNTS), START) for t in TABLES}
+        )
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def tool(self, name: str) -> ForeignTool:
+        return ForeignTool(self.warehouse, "shop", name)
+
+    # -- the source and the stream -----------------------------------------------------------------
+
+    def transfer(self) -> None:
+        rng, amount, changed = self.rng, self.rng.randint(1, 50), {}
+        self.number += 1
+        for table, sign in zip(rng.choices(TABLES, k=2), (-1, 1), strict=True):
+            place = table, rng.randrange(ACCOUNTS)
+            self.held[place] += sign * amount
+            changed.setdefault(table, {})[place[1]] = self.held[place]
+        transaction(self.cluster, self.number, "u", changed)
+        self.states[self.number] = dict(self.held)
+
+    def run(self, turns: int, acts: Callable[[], None]) -> None:
+        """A process, with others between its turns, until it ends."""
+        left = iter(range(turns))
+
+        def stop() -> bool:
+            if next(left, None) is None:
+                return True
+            acts()
+            return False
+
+        engine = self.engine()
+        try:
+            engine.run(follow=True, stop=stop)
+        except TableError as error:
+            self.told("stream", error)
+
+    def engine(self, **more: Any):
+        resume = [f"shop.{name}" for name in TABLES if self.is_aside(name)]
+        return engine_of(
+            self.catalog, self.cluster, cut=Cut.TRANSACTION, interval_ms=0, refresh_ms=0,
+            settle_ms=0, resume=resume, **more,
+        )  # fmt: skip
+
+    def is_aside(self, name: str) -> bool:
+        try:
+            return SET_ASIDE in self.catalog.load_table(f"shop.{name}").properties
+        except NotFoundError:
+            return False
+
+    def told(self, who: str, error: TableError) -> None:
+        text = str(error)
+        if "\n" in text or not text:
+            raise AssertionError(f"not one line: {text!r}")
+        self.done.append(f"{who}: {text}")
+        self.refusals[f"{who}: {text[:90]}"] += 1
+
+    def publish(self) -> None:
+        """Together, or a table by itself."""
+        tables = [self.catalog.load_table(name) for name in self.catalog.list_tables("shop")]
+        if not tables:
+            raise Skipped
+        try:
+            if self.rng.random() < 0.8:
+                self.done.append(resolve_group(tables).describe())
+            else:
+                table = self.rng.choice(tables)
+                self.done.append(resolve(table).describe())
+        except TableError as error:
+            self.told("publish", error)
+        self.check_cuts()
+
+    def maintain(self) -> None:
+        table = self.one()
+        try:
+            if self.rng.random() < 0.5:
+                compact(table, CompactOptions(rewrite_all=True))
+            else:
+                expire(table, NOTHING_KEPT)
+        except TableError as error:
+            self.told("maintain", error)
+
+    # -- others ------------------------------------------------------------------------------------
+
+    def one(self) -> tf.Table:
+        names = self.catalog.list_tables("shop")
+        if not names:
+            raise Skipped
+        return self.catalog.load_table(self.rng.choice(names))
+
+    def drawn(self) -> tuple[str, ForeignTool, Any]:
+        name = self.one().name.removeprefix("shop.")
+        tool = self.tool(name)
+        self.done[-1] += f" {name}"
+        return name, tool, tool.table()
+
+    def new_rows(self) -> list[tuple[int, int]]:
+        self.others += 1
+        return [(self.others, self.rng.randrange(9))]
+
+    def roll_back(self) -> None:
+        _, tool, table = self.drawn()
+        chain = [] if table.head("main") is None else list(table.ancestors(tool.head("main")))
+        if len(chain) < 2:
+            raise Skipped
+        tool.set_branch("main", self.rng.choice(chain[1:4])["snapshot-id"])
+
+    def forward(self) -> None:
+        """Main to staging."""
+        _, tool, table = self.drawn()
+        head, staged = tool.head("main"), tool.head("staging")
+        if head is None or staged is None:
+            raise Skipped
+        if head not in [each["snapshot-id"] for each in table.ancestors(staged)]:
+            raise Skipped
+        tool.set_branch("main", staged)
+
+    def drop_staging(self) -> None:
+        _, tool, table = self.drawn()
+        if "staging" not in table.metadata["refs"]:
+            raise Skipped
+        tool.swap(table, edited(write, table, lambda m: m["refs"].pop("staging"), now_ms()))
+
+    def staging_anew(self) -> None:
+        """Dropped, and made anew at the head of main."""
+        _, tool, table = self.drawn()
+        if table.head("main") is None or "staging" not in table.metadata["refs"]:
+            raise Skipped
+        tool.swap(table, edited(write, table, lambda m: m["refs"].pop("staging"), now_ms()))
+        tool.set_branch("staging", tool.head("main"))
+
+    def staging_back(self) -> None:
+        _, tool, table = self.drawn()
+        if "staging" not in table.metadata["refs"]:
+            raise Skipped
+        chain = list(table.ancestors(tool.head("staging")))
+        if len(chain) < 2:
+            raise Skipped
+        tool.set_branch("staging", self.rng.choice(chain[1:4])["snapshot-id"])
+
+    def append(self) -> None:
+        _, tool, table = self.drawn()
+        branch = self.rng.choice(["main", "staging"])
+        if table.head(branch) is None or not self.can_write(tool):
+            raise Skipped
+        tool.append(self.new_rows(), branch=branch)
+
+    def upsert(self) -> None:
+        """By equality deletes."""
+        _, tool, table = self.drawn()
+        branch = self.rng.choice(["main", "staging"])
+        if table.head(branch) is None or not self.can_write(tool):
+            raise Skipped
+        key = self.rng.randint(OTHERS, self.others)
+        files = [*tool.data_files([(key, self.rng.randrange(9))]), *tool.key_deletes([key])]
+        tool.commit(branch, "overwrite", add=files)
+
+    def can_write(self, tool: ForeignTool) -> bool:
+        """Whether there is a manifest to write alike, and the columns are those of the rows."""
+        schema = tool.table().schema
+        return [schema.by_id[each].name for each in schema.fields] == ["id", "balance"]
+
+    def rewrite(self) -> None:
+        _, tool, table = self.drawn()
+        if table.head("main") is None or not self.can_write(tool):
+            raise Skipped
+        if any(e.is_key_delete for e in tool.live(tool.head("main"))):
+            raise Skipped
+        tool.rewrite(keep_row_ids=self.rng.random() < 0.5)
+
+    def expire_elsewhere(self) -> None:
+        name, tool, _ = self.drawn()
+        self.backups[name].clear()
+        tool.expire(older_than_ms=now_ms() + 1, retain_last=1)
+
+    def replace_table(self) -> None:
+        _, tool, table = self.drawn()
+        if table.head("main") is None or not self.can_write(tool):
+            raise Skipped
+        rows = [row.values for row in tool.rows()]
+        tool.replace_table([row for row in rows if row[0] >= OTHERS] or self.new_rows())
+
+    def drop_table(self) -> None:
+        name, _, _ = self.drawn()
+        self.backups[name].clear()
+        self.catalog.drop_table(f"shop.{name}")
+
+    def make_anew(self) -> None:
+        """Dropped and made anew, by somebody else: without rows."""
+        name, _, _ = self.drawn()
+        table = self.catalog.load_table(f"shop.{name}")
+        schema = table.scan().to_arrow().schema
+        self.backups[name].clear()
+        self.catalog.drop_table(table.name)
+        self.catalog.create_table(table.name, schema, primary_key=["id"])
+
+    def back_up(self) -> None:
+        name, tool, _ = self.drawn()
+        self.backups[name].append(tool.location())
+
+    def restore(self) -> None:
+        name, tool, table = self.drawn()
+        if not self.backups[name]:
+            raise Skipped
+        tool.swap(table, self.rng.choice(self.backups[name]))
+
+    def clear_properties(self) -> None:
+        """UNSET of what icefold notes on the table."""
+        _, tool, table = self.drawn()
+        noted = [k for k in table.metadata["properties"] if k.startswith("icefold.ingest")]
+        if not noted:
+            raise Skipped
+
+        def change(metadata: dict[str, Any]) -> None:
+            for each in noted:
+                del metadata["properties"][each]
+
+        tool.swap(table, edited(write, table, change, now_ms()))
+
+    def drop_key(self) -> None:
+        """DROP IDENTIFIER FIELDS, and SET again by whoever notices."""
+        _, tool, table = self.drawn()
+
+        def change(metadata: dict[str, Any]) -> None:
+            current = copy.deepcopy(metadata["schemas"][-1])
+            for each in metadata["schemas"]:
+                if each["schema-id"] == metadata["current-schema-id"]:
+                    current = copy.deepcopy(each)
+            current["schema-id"] = len(metadata["schemas"])
+            current.pop("identifier-field-ids", None)
+            metadata["schemas"].append(current)
+            metadata["current-schema-id"] = current["schema-id"]
+
+        tool.swap(table, edited(write, table, change, now_ms()))
+
+    # -- what is there -----------------------------------------------------------------------------
+
+    def shown(self, name: str, snapshot_id: int | None = None) -> dict[int, int]:
+        found = self.catalog.load_table(f"shop.{name}").scan(snapshot_id=snapshot_id)
+        rows = [r for r in found.to_arrow().to_pylist() if r["id"] < OTHERS]
+        if len({r["id"] for r in rows}) != len(rows):
+            raise AssertionError(f"{name}: a key has two rows: {rows}")
+        return {r["id"]: r["balance"] for r in rows}
+
+    def check_cuts(self) -> None:
+        """Each shows one state of the source."""
+        try:
+            cuts = self.catalog.cuts("shop")
+        except TableError as error:
+            self.told("cuts", error)
+            return
+        for cut in cuts:
+            number = int(str(cut.transaction).partition(":")[0]) if cut.transaction else None
+            for table, at in cut.snapshots.items():
+                name = table.removeprefix("shop.")
+                shown = self.shown(name, at)
+                states = [self.states[number]] if number else self.states.values()
+                wanted = [{k: b for (t, k), b in s.items() if t == name} for s in states]
+                if shown not in wanted:
+                    raise AssertionError(f"{cut.name}: {table} shows {shown}, not {wanted[0]}")
+
+    def heal(self) -> None:
+        """An operator follows what is told, then all tables hold what the source says."""
+        for _ in range(6):
+            try:
+                self.engine().run(follow=False)
+            except FencedError as error:
+                self.told("stream at the end", error)
+                continue
+            if self.published_all():
+                return
+        raise AssertionError("no way leads on")
+
+    def published_all(self) -> bool:
+        is_well = True
+        for name in TABLES:
+            table = self.catalog.load_table(f"shop.{name}")
+            try:
+                resolve(table)
+            except TableError as error:
+                self.told("publish at the end", error)
+                is_well = False
+                self.mend(table)
+        return is_well
+
+    def mend(self, table: tf.Table) -> None:
+        """Staging is given up: the stream stages again what was not published."""
+        table.refresh()
+        if not table.primary_key:
+            table.set_primary_key(["id"])
+        elif table.state.ref("staging") is not None:
+            table.refs.drop("staging")
+        else:  # what was dropped is given up as well
+            head = table.state.head("main")
+            table.refs.create_branch("staging", snapshot_id=head.snapshot_id)
+
+    def check(self) -> None:
+        for name in TABLES:
+            shown = self.shown(name)
+            wanted = {k: b for (t, k), b in self.held.items() if t == name}
+            if shown != wanted:
+                raise AssertionError(f"shop.{name} shows {shown}, not {wanted}")
+
+
+MEDDLING = {
+    "roll_back": 2, "forward": 1, "drop_staging": 1, "staging_anew": 1, "staging_back": 1,
+    "append": 2, "upsert": 2, "rewrite": 2, "expire_elsewhere": 1, "replace_table": 0.5,
+    "drop_table": 0.3, "make_anew": 0.5, "back_up": 2, "restore": 0.7, "clear_properties": 0.7,
+    "drop_key": 0.3, "maintain": 1,
+}  # fmt: skip
+
+
+def run(seed: int, *, rounds: int = 4, turns: int = 12) -> MeddledStream:
+    """A history; what fails names its seed and what was done."""
+    stream = MeddledStream(seed)
+    rng = stream.rng
+    weights = {name: w for name, w in MEDDLING.items() if rng.random() < 0.5}
+
+    def act() -> None:
+        names = ["transfer"] * 3 + ["publish"] * 2 + ["nothing"] * 2
+        name = rng.choice([*names, "meddle", "meddle"] if weights else names)
+        if name == "meddle":
+            [name] = rng.choices([*weights], [*weights.values()])
+        if name == "nothing":
+            return
+        stream.done.append(name)
+        try:
+            getattr(stream, name)()
+        except Skipped:
+            stream.done[-1] += ": skipped"
+
+    try:
+        for _ in range(rounds):
+            stream.run(turns, act)
+            for _ in range(rng.randint(0, 3)):
+                act()
+        stream.heal()
+        stream.check()
+        stream.check_cuts()
+    except Exception as error:
+        done = "\n".join(stream.done)
+        raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}\n{done}") from error
+    finally:
+        stream.close()
+    return stream
