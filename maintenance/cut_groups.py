@@ -24,6 +24,7 @@ from resolver.open_indexes import OpenIndexes
 from tableformat import Environment, Table
 from tableformat.catalog.base import Identifier
 from tableformat.errors import NotFoundError, error_context
+from tableformat.spec.names import SET_ASIDE
 from tableformat.table_definition import parse_table_name
 
 STALLED_MS = 10_000  # a cut that nothing has changed is looked at again after this time
@@ -36,7 +37,7 @@ class CutGroup:
     Attributes:
         members: Those that are watched, by name.
         others: Those that batches touch as well.
-        aside: Names of tables that batches touch, and whose settings leave them out.
+        aside: Names of tables that batches touch, and that do not go with the others.
     """
 
     members: tuple[WatchedTable, ...]
@@ -112,8 +113,17 @@ def cut_groups(tables: Iterable[WatchedTable]) -> dict[Identifier, CutGroup]:
 
 
 def goes_with_others(each: WatchedTable) -> bool:
-    """Whether a table's settings let it be published with others."""
-    return each.look is not None and _lets_publish(each.look.config)
+    """Whether a table is published with others: its settings, and the stream, let it be.
+
+    What was staged on a table before it was set aside, and while it catches up, goes alone.
+    """
+    if each.look is None or not _lets_publish(each.look.config):
+        return False
+    return each.look.state is None or not _is_aside(each.look.state.metadata.properties)
+
+
+def _is_aside(properties: Mapping[str, str]) -> bool:
+    return SET_ASIDE in properties
 
 
 def _lets_publish(config: MaintainConfig) -> bool:
@@ -151,8 +161,8 @@ def publish_group(
 ) -> GroupResult:
     """Publish the newest cut of a group; see `resolve_group`.
 
-    Tables whose settings say that they do not go with the others are left out and not waited for,
-    and so are tables that have been dropped.
+    Tables that do not go with the others are left out and not waited for, and so are tables that
+    have been dropped.
     """
     tables, aside = _members(environment, group, options)
     report = resolve_group(
@@ -209,7 +219,7 @@ def _members(
             continue
         with error_context(table=name):
             config = parse_config(table.properties, options.overrides, options.defaults)
-        if not _lets_publish(config):
+        if not _lets_publish(config) or _is_aside(table.properties):
             aside.add(name)
             continue
         tables.append(table)

@@ -184,6 +184,23 @@ def test_table_that_goes_alone_is_neither_waited_for_nor_published_with_the_othe
     assert world.shows(last)
 
 
+@pytest.mark.parametrize("names", [("bank.*",), (A,), (C,)])
+def test_what_waits_on_a_table_that_is_set_aside_is_published_by_itself(world, names):
+    first = world.batch(A, B, C)
+    at = '{"query": "bank", "batch": 1, "reason": "x", "at_ms": 0}'
+    world.tables[C].set_properties({"icefold.ingest.set-aside": at})
+    last = world.batch(A, B)
+    runs = world.once(*names)
+    if A in runs:
+        assert runs[A].facts["cut"] == f"{QUERY}/{last}"
+        assert world.shows(last, (A, B))
+    if C in runs:
+        assert "cut" not in runs[C].facts
+        assert world.shows(first, (C,))
+    assert runs.keys() == ({*NAMES} if names == ("bank.*",) else {*names})
+    world.check_cuts()
+
+
 def test_table_that_is_not_published_at_all_does_not_hold_the_others(world):
     world.tables[C].set_properties({"icefold.maintain.enabled": "false"})
     last = world.batch(A, B, C)
