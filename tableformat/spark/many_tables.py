@@ -95,6 +95,7 @@ class SparkEngine:
             self.listener,
             resume_tables=self.resume_tables,
         )
+        tables.leave_out()
         self._finish(tables)
         with temporary_folder("icefold-") as checkpoint:
             begin = self._begin(tables, topics)

@@ -149,6 +149,7 @@ class LocalEngine:
         """
         if self._opened is None:
             self.open(follow=follow)
+        self._tables.leave_out()
         if self._lacks_transactions and not self._wait_for_transactions(stop):
             return
         if self._transactions is not None and not self._read:

@@ -118,13 +118,11 @@ def end_set_aside(
 
     Effects: one metadata commit.
     """
-    gaps = [each for each in left_out(state.metadata.properties) if each.query == record.query]
-    # One gap is kept, from the first that is remembered on.
-    begin = min([record.batch, *(each.begin for each in gaps)])
-    gap = LeftOut(query=record.query, begin=begin, end=batch)
-    update_properties(
-        environment,
-        state.identifier,
-        updates={LEFT_OUT: json.dumps(asdict(gap))},
-        removals=[SET_ASIDE],
-    )
+    updates: dict[str, str] = {}
+    if batch > record.batch:  # else it lacks nothing, and what it lacked before stays
+        gaps = [each for each in left_out(state.metadata.properties) if each.query == record.query]
+        # One gap is kept, from the first that is remembered on.
+        begin = min([record.batch, *(each.begin for each in gaps)])
+        gap = LeftOut(query=record.query, begin=begin, end=batch)
+        updates = {LEFT_OUT: json.dumps(asdict(gap))}
+    update_properties(environment, state.identifier, updates=updates, removals=[SET_ASIDE])

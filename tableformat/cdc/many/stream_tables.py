@@ -23,7 +23,7 @@ from tableformat.cdc.many.positions import (
     read_position,
     unfinished,
 )
-from tableformat.cdc.many.routing import Routed, Routing
+from tableformat.cdc.many.routing import Routed, Routing, TopicPattern
 from tableformat.cdc.many.set_aside import (
     SetAside,
     end_set_aside,
@@ -47,6 +47,7 @@ from tableformat.store.locations import tables_of
 from tableformat.table_definition import parse_table_name
 
 LAGS = "lacks events of transactions that other tables have published"
+NOT_READ = "a run of the stream reads none of its topics"
 logger = logging.getLogger("icefold.ingest")
 
 
@@ -238,6 +239,35 @@ class StreamTables:
         set_aside(self.environment, table.identifier, record)
         self._note(name, reason)
         return table
+
+    def leave_out(self) -> None:
+        """Note on tables that the stream has fed, and whose topics this run leaves out, that it does.
+
+        They are in no cut from the next batch on, until a run has read what they lack. Those whose
+        topics Kafka does not have any more hold all that there is.
+
+        Effects: one metadata commit for each.
+        """
+        # A glob of all names, and routes as they are: which topics would go where.
+        everywhere = replace(self.settings.routing, include=[TopicPattern.of("*")], exclude=())
+        tables = everywhere.route(self.partitions).tables
+        begun = unfinished(self.recorded)
+        for name in sorted(self.recorded.keys() & tables.keys()):
+            if name in self.tables or name in self.standing or name in self.aside:
+                continue
+            state = self.environment.catalog.load_table(parse_table_name(name))
+            if read_set_aside(state.metadata.properties) is not None:
+                continue
+            lacks = begun is not None and name in begun.lacking
+            record = SetAside(
+                query=self.settings.query_id,
+                batch=self.number - 1 if lacks else self.number,
+                reason=NOT_READ,
+                at_ms=self.environment.runtime.clock.now_ms(),
+                resumed=True,
+            )
+            set_aside(self.environment, state.identifier, record)
+            logger.warning("%s: %s; it is in no cut until one has brought it up", name, NOT_READ)
 
     def lags(self, name: str) -> None:
         """A table lacks events of what others have: it is in no cut until it has caught up.

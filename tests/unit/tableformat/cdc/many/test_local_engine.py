@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from resolver import resolve_group
 from tableformat.cdc.many.set_aside import left_out, read_set_aside
 from tableformat.errors import FencedError, InvalidInputError, NotFoundError
 from tableformat.runtime import Runtime
@@ -163,6 +164,51 @@ def test_table_that_is_resumed_stays_out_of_cuts_until_it_has_caught_up(catalog,
     assert (gap.begin, gap.covers("kafka:shop", last - 1), gap.covers("kafka:shop", last)) == (
         1, True, False,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("has_lacked", [False, True])
+def test_table_whose_topics_a_run_leaves_out_is_in_no_cut_until_one_has_read_them(
+    catalog, cluster, has_lacked
+):
+    names = ("orders", "lines")
+    tables = {f"shop.{name}" for name in names}
+
+    def publish():
+        resolve_group([catalog.load_table(name) for name in sorted(tables)])
+        newest = catalog.cuts("shop")[0]
+        return newest.name.batch, newest.snapshots.keys()
+
+    for name in names:
+        put(cluster, name, row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    assert publish() == (0, tables)
+    for name in names if has_lacked else ["orders"]:
+        put(cluster, name, row(2))
+    few = engine_of(catalog, cluster, exclude=["pg.public.lines"])
+    few.open()
+    few.plan_tables()
+    assert SET_ASIDE not in catalog.load_table("shop.lines").properties  # a dry run
+    few.run(follow=False)
+    assert publish() == (1, {"shop.orders"})
+    put(cluster, "orders", row(3))
+    engine_of(catalog, cluster).run(follow=False)
+    assert SET_ASIDE not in catalog.load_table("shop.lines").properties
+    assert publish() == (2, tables)
+    assert notes(catalog, "shop.lines").keys() == ({1, 2} if has_lacked else {1})
+    held = [cut.snapshots.keys() for cut in catalog.cuts("shop")]
+    assert held == [tables, {"shop.orders"}, tables]
+
+
+def test_table_whose_topic_is_gone_stays_in_cuts(catalog, cluster):
+    """It holds all that there was."""
+    for name in ("orders", "lines"):
+        put(cluster, name, row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    del cluster.logs["pg.public.lines", 0]
+    put(cluster, "orders", row(2))
+    engine_of(catalog, cluster).run(follow=False)
+    resolve_group([catalog.load_table(f"shop.{name}") for name in ("lines", "orders")])
+    assert catalog.cuts("shop")[0].snapshots.keys() == {"shop.lines", "shop.orders"}
 
 
 def test_table_that_cannot_be_made_says_so_and_is_tried_again(catalog, cluster):
