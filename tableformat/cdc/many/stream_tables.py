@@ -241,7 +241,7 @@ class StreamTables:
         return table
 
     def leave_out(self) -> None:
-        """Note on tables that the stream has fed, and whose topics this run leaves out, that it does.
+        """Note on tables that the stream has fed that this run reads none of their topics.
 
         They are in no cut from the next batch on, until a run has read what they lack. Those whose
         topics Kafka does not have any more hold all that there is.

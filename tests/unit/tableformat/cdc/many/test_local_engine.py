@@ -7,12 +7,20 @@ import json
 import pytest
 
 from resolver import resolve_group
-from tableformat.cdc.many.set_aside import left_out, read_set_aside
+from tableformat.cdc.many.set_aside import (
+    LeftOut,
+    SetAside,
+    end_set_aside,
+    left_out,
+    read_set_aside,
+    set_aside,
+)
 from tableformat.errors import FencedError, InvalidInputError, NotFoundError
 from tableformat.runtime import Runtime
 from tableformat.spec.names import (
     BATCH_ID,
     BATCH_TABLES,
+    LEFT_OUT,
     QUERY_ID,
     SET_ASIDE,
     SOURCE_OFFSETS,
@@ -197,6 +205,19 @@ def test_table_whose_topics_a_run_leaves_out_is_in_no_cut_until_one_has_read_the
     assert notes(catalog, "shop.lines").keys() == ({1, 2} if has_lacked else {1})
     held = [cut.snapshots.keys() for cut in catalog.cuts("shop")]
     assert held == [tables, {"shop.orders"}, tables]
+
+
+def test_table_that_lacked_nothing_keeps_what_it_lacked_before_and_no_more(catalog, cluster):
+    """Else what waits on it from between would be in a gap, and published with no cut."""
+    put(cluster, "orders", row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    table = catalog.load_table("shop.orders")
+    table.set_properties({LEFT_OUT: '{"query": "kafka:shop", "begin": 1, "end": 3}'})
+    record = SetAside(query="kafka:shop", batch=5, reason="x", at_ms=0, resumed=True)
+    set_aside(catalog.environment, table.identifier, record)
+    end_set_aside(catalog.environment, table.refresh().state, record, batch=5)
+    assert left_out(table.refresh().properties) == [LeftOut(query="kafka:shop", begin=1, end=3)]
+    assert SET_ASIDE not in table.properties
 
 
 def test_table_whose_topic_is_gone_stays_in_cuts(catalog, cluster):
