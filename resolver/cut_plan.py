@@ -227,10 +227,14 @@ def plan_cut(
     """
     members = [_member(state, staging, target) for state in states]
     waiting = [b for member in members for b in member.waiting if not member.lacks(b.name)]
-    if not waiting:
+    # What a table caught up with while it was in no cut may go with the cut that is there.
+    in_gaps = [b for member in members for b in member.waiting]
+    if not in_gaps:
         return CutPlan(waits_for=_unstreamed(members))
     # An older stream into the same tables ends below a newer one.
-    query = min(waiting, key=lambda each: (each.snapshot.timestamp_ms, each.name)).name.query
+    query = min(
+        waiting or in_gaps, key=lambda each: (each.snapshot.timestamp_ms, each.name)
+    ).name.query
     begun = CutName(query, max(member.cut(query) for member in members))
     ahead = [batch for member in members if (batch := member.published(query)) is not None]
     least = max([begun.batch, *(batch.name.batch for batch in ahead)])
@@ -241,6 +245,8 @@ def plan_cut(
     is_unfinished = any(member.covered(begun) for member in members)
     number = begun.batch if is_unfinished and begun.batch not in torn else None
     waits_for = ""
+    if number is None and not waiting:
+        return CutPlan(waits_for=_unstreamed(members))
     if number is None:
         known = {member.name: member.staged(query) for member in members}
         known |= dict.fromkeys(set_aside, MAX_BATCH)

@@ -7,6 +7,7 @@ from typing import Any
 
 import tableformat as tf
 from resolver import resolve
+from tableformat.errors import CommitConflictError
 from tests.support.engine_histories import WEIGHTS, EngineHistory
 from tests.support.foreign_histories import IN_THE_CYCLE
 from tests.support.interruptions import interrupt
@@ -30,13 +31,19 @@ class MeddledHistory(EngineHistory):
     def create(self) -> None:
         super().create()
         self.backups: list[tuple[str, dict[str, Any]]] = []
+        self.has_lost = False  # a rollback may bring back what stands on expired history
 
     # -- branches ----------------------------------------------------------------------------------
+
+    def rollback(self) -> None:
+        super().rollback()
+        self.lost = self.lost or self.has_lost
 
     def roll_back_in_time(self) -> None:
         """Several snapshots may have one time: whichever Java takes, its rows are known."""
         at = self.snapshot(self.older_head())["timestamp-ms"] + 1
         self.call("rollback_to_timestamp", timestamp=f"TIMESTAMP_MILLIS({at})")
+        self.lost = self.lost or self.has_lost
 
     def forward_staging(self) -> None:
         """Of staging onto main, which Java does where nothing was staged since."""
@@ -223,6 +230,7 @@ class MeddledHistory(EngineHistory):
     def spark_expires(self) -> None:
         self.backups.clear()
         super().spark_expires()
+        self.has_lost = True
 
     def spark_removes_orphans(self) -> None:
         self.backups.clear()
@@ -244,6 +252,10 @@ class MeddledHistory(EngineHistory):
         acted = self.act_inside(self.rng.choice(IN_THE_CYCLE))
         try:
             self.resolve()
+        except CommitConflictError as error:  # main went back, or has what was to be published
+            self.refusals["inside: " + str(error)[:60]] += 1
+            if not {"rollback", "cherrypick"} & {*acted}:
+                raise
         finally:
             self.table.environment.runtime.fail_points.armed.clear()
             self.inside = None

@@ -19,8 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyiceberg.types import LongType
+
 import tableformat as tf
 from maintenance import CompactOptions, ExpireOptions, ExpiryPolicy, compact, expire
+from maintenance.cli.run import AT_ONCE
+from maintenance.scheduler import Scheduler
+from maintenance.scheduler_options import SchedulerOptions
 from resolver import resolve, resolve_group
 from tableformat.cdc.many.local_engine import Cut
 from tableformat.errors import FencedError, NotFoundError, TableError
@@ -55,6 +60,7 @@ class MeddledStream:
         self.states = {1: dict(self.held)}
         self.backups: dict[str, list[str]] = {name: [] for name in TABLES}
         self.done: list[str] = []
+        self.cuts_are_told = True
         self.refusals: Counter[str] = Counter()
         transaction(
             self.cluster, 1, "c", {t: dict.fromkeys(range(ACCOUNTS), START) for t in TABLES}
@@ -88,14 +94,17 @@ class MeddledStream:
             acts()
             return False
 
-        engine = self.engine()
+        left_out = [f"pg.public.{n}" for n in self.rng.sample(TABLES, self.rng.random() < 0.2)]
+        self.done.append(f"run without {left_out}")
+        engine = self.engine(exclude=left_out)
         try:
             engine.run(follow=True, stop=stop)
         except TableError as error:
             self.told("stream", error)
 
     def engine(self, **more: Any):
-        resume = [f"shop.{name}" for name in TABLES if self.is_aside(name)]
+        excluded = {each.rpartition(".")[2] for each in more.get("exclude", ())}
+        resume = [f"shop.{n}" for n in TABLES if n not in excluded and self.is_aside(n)]
         return engine_of(
             self.catalog, self.cluster, cut=Cut.TRANSACTION, interval_ms=0, refresh_ms=0,
             settle_ms=0, resume=resume, **more,
@@ -119,6 +128,12 @@ class MeddledStream:
         tables = [self.catalog.load_table(name) for name in self.catalog.list_tables("shop")]
         if not tables:
             raise Skipped
+        if self.rng.random() < 0.3:
+            scheduler = Scheduler(self.catalog, ["shop.*"], SchedulerOptions(defaults=AT_ONCE))
+            for one in scheduler.run_once().runs:
+                self.done.append(f"{one.table}: {one.outcome} {one.text}")
+            self.check_cuts()
+            return
         try:
             if self.rng.random() < 0.8:
                 self.done.append(resolve_group(tables).describe())
@@ -264,11 +279,13 @@ class MeddledStream:
         tool.swap(table, self.rng.choice(self.backups[name]))
 
     def clear_properties(self) -> None:
-        """UNSET of what icefold notes on the table."""
+        """UNSET of what icefold notes on the table: from then on nothing tells what it lacked."""
         _, tool, table = self.drawn()
         noted = [k for k in table.metadata["properties"] if k.startswith("icefold.ingest")]
         if not noted:
             raise Skipped
+
+        self.cuts_are_told = False
 
         def change(metadata: dict[str, Any]) -> None:
             for each in noted:
@@ -292,6 +309,20 @@ class MeddledStream:
 
         tool.swap(table, edited(write, table, change, now_ms()))
 
+    def rename_column(self) -> None:
+        """The stream makes the column anew, or stands aside, until somebody renames it back."""
+        table = self.one()
+        names = [each.name for each in table.schema().fields]
+        old, new = ("balance", "held") if "balance" in names else ("held", "balance")
+        if new in names:
+            raise Skipped
+        table.update_schema(lambda update: update.rename_column(old, new))
+
+    def add_column(self) -> None:
+        self.others += 1
+        name = f"c{self.others}"
+        self.one().update_schema(lambda update: update.add_column(name, LongType()))
+
     # -- what is there -----------------------------------------------------------------------------
 
     def shown(self, name: str, snapshot_id: int | None = None) -> dict[int, int]:
@@ -299,10 +330,12 @@ class MeddledStream:
         rows = [r for r in found.to_arrow().to_pylist() if r["id"] < OTHERS]
         if len({r["id"] for r in rows}) != len(rows):
             raise AssertionError(f"{name}: a key has two rows: {rows}")
-        return {r["id"]: r["balance"] for r in rows}
+        return {r["id"]: r["balance" if "balance" in r else "held"] for r in rows}
 
     def check_cuts(self) -> None:
         """Each shows one state of the source."""
+        if not self.cuts_are_told:
+            return
         try:
             cuts = self.catalog.cuts("shop")
         except TableError as error:
@@ -320,6 +353,10 @@ class MeddledStream:
 
     def heal(self) -> None:
         """An operator follows what is told, then all tables hold what the source says."""
+        for name in self.catalog.list_tables("shop"):
+            table = self.catalog.load_table(name)
+            if "held" in [each.name for each in table.schema().fields]:
+                table.update_schema(lambda update: update.rename_column("held", "balance"))
         for _ in range(6):
             try:
                 self.engine().run(follow=False)
@@ -365,7 +402,7 @@ MEDDLING = {
     "roll_back": 2, "forward": 1, "drop_staging": 1, "staging_anew": 1, "staging_back": 1,
     "append": 2, "upsert": 2, "rewrite": 2, "expire_elsewhere": 1, "replace_table": 0.5,
     "drop_table": 0.3, "make_anew": 0.5, "back_up": 2, "restore": 0.7, "clear_properties": 0.7,
-    "drop_key": 0.3, "maintain": 1,
+    "drop_key": 0.3, "maintain": 1, "rename_column": 0.4, "add_column": 0.5,
 }  # fmt: skip
 
 

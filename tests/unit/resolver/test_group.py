@@ -285,6 +285,27 @@ def test_table_that_has_caught_up_is_in_no_cut_of_the_batches_before(world, limi
     assert set(newest.tables) == set(oldest.tables) == set(NAMES)
 
 
+def test_what_a_table_caught_up_with_goes_with_the_cut_that_is_there(world):
+    """No batch comes any more that would take it along."""
+    first = world.batch(A, B, C)
+    world.resolve()
+    at = '{"query": "bank", "batch": 1, "reason": "x", "at_ms": 0}'
+    world.tables[C].set_properties({"icefold.ingest.set-aside": at})
+    world.batch(C)
+    last = world.batch(A, B)
+    world.resolve()
+    gap = '{"query": "bank", "begin": 1, "end": 2}'
+    world.tables[C].set_properties({"icefold.ingest.left-out": gap})
+    assert tables_of(world) == {first: {*NAMES}, last: {A, B}}
+    world.tables[C].refresh().set_properties(remove=["icefold.ingest.set-aside"])
+    assert tables_of(world) == {first: {*NAMES}, last: {A, B}}
+    report = world.resolve()
+    assert (report.cut, [each.table for each in report.tables]) == (f"{QUERY}/{last}", [C])
+    assert tables_of(world) == {first: {*NAMES}, last: {*NAMES}}
+    assert world.shows(last)
+    assert world.resolve().cut is None
+
+
 def test_table_that_cannot_be_resolved_stops_the_group_and_is_named(world, monkeypatch):
     world.batch(A, B)
     before = world.heads()
