@@ -255,7 +255,10 @@ class StreamTables:
         for name in sorted(self.recorded.keys() & tables.keys()):
             if name in self.tables or name in self.standing or name in self.aside:
                 continue
-            state = self.environment.catalog.load_table(parse_table_name(name))
+            try:
+                state = self.environment.catalog.load_table(parse_table_name(name))
+            except NotFoundError:
+                continue  # dropped since
             if read_set_aside(state.metadata.properties) is not None:
                 continue
             lacks = begun is not None and name in begun.lacking
