@@ -62,7 +62,7 @@ class MeddledHistory(EngineHistory):
             raise Skipped
         waiting, head, before = self.waiting, self.head("staging"), self.main
         self.spark("ALTER TABLE T DROP BRANCH staging")
-        if not waiting or self.lost or self.was_replaced:
+        if not waiting:
             self.log = self.log[: before.cursor]
             self.forget_staged(before.cursor)
             return
@@ -71,9 +71,9 @@ class MeddledHistory(EngineHistory):
             resolve(self.table.refresh())
         except tf.TableError as error:
             told = str(error)
-        if str(waiting[-1].snapshot_id) not in told and (
-            before.cursor or any(each.snapshot_id in self.own for each in waiting)
-        ):
+        is_known = before.cursor or any(each.snapshot_id in self.own for each in waiting)
+        may_be_told = is_known and not (self.lost or self.was_replaced)
+        if may_be_told and str(waiting[-1].snapshot_id) not in told:
             raise AssertionError(f"nothing says that staged changes are gone: {told}")
         self.spark(f"ALTER TABLE T CREATE BRANCH staging AS OF VERSION {head}")
 
@@ -222,6 +222,9 @@ class MeddledHistory(EngineHistory):
         self.statements.append(f"register {location}")
         for name, value in told.items():
             setattr(self, name, copy.copy(value))
+        # As a process that starts: one that knows the newer version waits for a minute.
+        catalog = self.shared.catalog.environment.catalog
+        catalog._seen.forget(self.table.identifier)
         self.table = self.shared.load()
         self.read_columns()
 
