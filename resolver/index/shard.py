@@ -54,6 +54,7 @@ INFO_LOGS_KEPT = 2
 COMPACTION_POLL_MS = 2.0
 _RUNNING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
 
+_TOO_MANY = "Too many open files"
 # Marks of an operating-system error that a rebuild would not cure.
 _DISK_TROUBLE = (
     "No space left",
@@ -62,7 +63,7 @@ _DISK_TROUBLE = (
     "Read-only file system",
     "Permission denied",
     "Operation not permitted",
-    "Too many open files",
+    _TOO_MANY,
     "Cannot allocate memory",
     "lock hold by current process",
     "While lock file",
@@ -96,8 +97,9 @@ def rocksdb_errors(location: Path) -> Iterator[None]:
             raise
         text = str(error)
         if any(sign in text for sign in _DISK_TROUBLE):
+            action = "allow this process more: ulimit -n" if _TOO_MANY in text else None
             raise StoreUnavailableError(
-                f"the index cannot be used now: {text}", index=location
+                f"the index cannot be used now: {text}", action=action, index=location
             ) from error
         raise damaged(f"the index is damaged: {text}", location) from error
 
