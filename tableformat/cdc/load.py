@@ -105,9 +105,11 @@ def load_files(
     """
     state = environment.catalog.load_table(identifier)
     _check_table(state)
-    query = QUERY_PREFIX + source.fingerprint
-    done = committed_batch(state, MAIN_BRANCH, query)
     record = read_load(state)
+    former = QUERY_PREFIX + source.former_fingerprint()
+    is_former = record is not None and record.load == former
+    query = former if is_former else QUERY_PREFIX + source.fingerprint()
+    done = committed_batch(state, MAIN_BRANCH, query)
     pieces = source.pieces(state.metadata.schema() if record is None and done is None else None)
     result = LoadResult(skipped_pieces=0 if done is None else done + 1)
     left = pieces[result.skipped_pieces :]

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.side_by_side import IN_BUCKETS, run_in_parts
 from tableformat.spec.decimal_casts import parse_decimals
 from tableformat.spec.types import arrow_schema
 from tableformat.spec.unicode import check_unicode
@@ -35,6 +36,7 @@ _KINDS = {".parquet": PARQUET, ".csv": CSV, ".csv.gz": CSV}
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
 _GLOB = re.compile(r"[*?\[]")
 _ROWS = 65_536  # of a batch: some megabytes
+_END_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,25 @@ class LoadSource:
     files: tuple[tuple[str, int], ...]
     kind: str
 
-    @property
     def fingerprint(self) -> str:
-        """The same for the same files, cut in the same way."""
-        said = json.dumps([self.kind, PIECE_BYTES, self.files])
-        return hashlib.sha256(said.encode()).hexdigest()[:32]
+        """The same for the same files, cut in the same way: by names, sizes, and how they end.
+
+        Raises:
+            InvalidInputError: A file cannot be read.
+        """
+        ends = run_in_parts(self._end, self.files, at_once=IN_BUCKETS)
+        return _digest([self.kind, PIECE_BYTES, self.files, ends])
+
+    def former_fingerprint(self) -> str:
+        """What loads that 0.1 has begun go by: names and sizes."""
+        return _digest([self.kind, PIECE_BYTES, self.files])
+
+    def _end(self, file: tuple[str, int]) -> str:
+        """Of Parquet the footer, with bounds and places of its columns; of gzip a checksum."""
+        path, size = file
+        with _telling(path), self.filesystem.open_input_file(path) as source:
+            end = source.read_at(min(size, _END_BYTES), max(size - _END_BYTES, 0))
+        return hashlib.sha256(end).hexdigest()
 
     def pieces(self, schema: Schema | None = None) -> list[tuple[Part, ...]]:
         """The pieces, in order. Reads the footers of Parquet files.
@@ -176,6 +192,10 @@ def _with_decimals(batch: pa.RecordBatch, kinds: Mapping[str, pa.DataType]) -> p
         at = batch.schema.get_field_index(name)
         batch = batch.set_column(at, pa.field(name, kinds[name]), values)
     return batch
+
+
+def _digest(said: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
 
 
 def open_source(text: str) -> LoadSource:

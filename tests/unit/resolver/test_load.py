@@ -15,7 +15,7 @@ from resolver import resolve, resolve_group
 from resolver.group_report import GroupReport
 from tableformat.cdc import load_source
 from tableformat.cdc.load import LoadResult, abandon_load, load_files, read_load
-from tableformat.cdc.load_source import open_source
+from tableformat.cdc.load_source import LoadSource, open_source
 from tableformat.errors import (
     FencedError,
     InvalidInputError,
@@ -242,6 +242,37 @@ def test_other_files_are_refused_while_a_load_is_unfinished_and_it_can_be_abando
     assert not abandon_load(world.environment, world.table.identifier)
     resolve(world.table)
     assert world.rows() == part | {0: "changed"}
+
+
+@pytest.mark.parametrize("is_through", [True, False])
+def test_files_that_were_replaced_by_others_of_their_size_are_another_load(world, is_through):
+    if is_through:
+        world.load()
+    else:
+        world.killed_at("load.after_commit", 0)
+        with pytest.raises(Killed):
+            world.load()
+    path = world.files / "part-1.parquet"
+    before = path.read_bytes()
+    pq.write_table(
+        as_table({key: f"LOADED {key}" for key in range(20, 40)}), path, row_group_size=5
+    )
+    assert path.stat().st_size == len(before)
+    with pytest.raises(InvalidInputError, match="has rows" if is_through else "other files"):
+        world.load()
+    path.write_bytes(before)
+    world.load()
+    assert world.rows() == world.loaded
+
+
+def test_load_that_an_older_release_has_begun_goes_on(world, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr(LoadSource, "fingerprint", LoadSource.former_fingerprint)
+        world.killed_at("load.after_commit", 0)
+        with pytest.raises(Killed):
+            world.load()
+    assert world.load().skipped_pieces
+    assert world.rows() == world.loaded
 
 
 def test_of_two_loads_that_begin_at_once_one_is_refused(world):
