@@ -22,6 +22,7 @@ import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
+from pyiceberg.types import TimestamptzType
 
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.side_by_side import IN_BUCKETS, run_in_parts
@@ -115,7 +116,7 @@ class LoadSource:
                 continue
             with _telling(path), self._open(path) as file:
                 if schema is not None:
-                    check_row_columns(file.schema_arrow, schema)
+                    check_row_columns(_with_instants(file, schema), schema)
                 sizes = [
                     file.metadata.row_group(number).total_byte_size
                     for number in range(file.metadata.num_row_groups)
@@ -154,7 +155,9 @@ class LoadSource:
                     continue
                 with self._open(part.path) as file:
                     groups = list(range(part.first, part.stop))
-                    yield from file.iter_batches(batch_size=_ROWS, row_groups=groups)
+                    kinds = _with_instants(file, schema)
+                    for batch in file.iter_batches(batch_size=_ROWS, row_groups=groups):
+                        yield batch if batch.schema.equals(kinds) else batch.cast(kinds)
 
     def _open(self, path: str) -> pq.ParquetFile:
         source = self.filesystem.open_input_file(path)
@@ -180,6 +183,21 @@ class LoadSource:
             batches = pacsv.open_csv(stream, parse_options=parse, convert_options=options)
             for batch in batches:
                 yield _with_decimals(batch, decimals)
+
+
+def _with_instants(file: pq.ParquetFile, schema: Schema) -> pa.Schema:
+    """The file's columns; INT96 is an instant where the table's column says so.
+
+    Spark writes both kinds of timestamps as INT96, which does not say whether it is UTC.
+    """
+    found = file.schema_arrow
+    leaves = [file.schema.column(number) for number in range(len(file.schema))]
+    int96 = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+    for field in schema.fields:
+        if field.name in int96 and isinstance(field.field_type, TimestamptzType):
+            at = found.get_field_index(field.name)
+            found = found.set(at, found.field(at).with_type(pa.timestamp("us", "UTC")))
+    return found
 
 
 def _with_decimals(batch: pa.RecordBatch, kinds: Mapping[str, pa.DataType]) -> pa.RecordBatch:

@@ -422,6 +422,24 @@ def test_years_far_away_in_int96_are_loaded_as_they_are(tmp_path):
     assert table.refresh().scan().to_arrow().column("at").to_pylist() == at
 
 
+def test_int96_of_spark_is_what_the_column_says(tmp_path):
+    at = [dt.datetime(2024, 2, 29, 1, 2, 3, 4), None]
+    naive = pa.array(at, pa.timestamp("us"))
+    rows = pa.table({"id": [1, 2], "at": naive, "local": naive})
+    pq.write_table(rows, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    instant = pa.timestamp("us", "UTC")
+    schema = rows.schema.set(1, pa.field("at", instant))
+    table = memory_catalog().create_table("shop.spark", schema, primary_key=["id"])
+    load_files(table.environment, table.identifier, open_source(str(tmp_path)))
+    found = table.refresh().scan().to_arrow()
+    assert found.column("local").to_pylist() == at
+    assert found.column("at").to_pylist() == [at[0].replace(tzinfo=dt.UTC), None]
+    pq.write_table(rows, tmp_path / "a.parquet")  # INT64, which says that it is local
+    other = memory_catalog().create_table("shop.local", schema, primary_key=["id"])
+    with pytest.raises(InvalidInputError, match="at"):
+        load_files(other.environment, other.identifier, open_source(str(tmp_path)))
+
+
 def test_csv_is_read_as_databases_write_it(tmp_path):
     catalog = memory_catalog(str(tmp_path / "index"))
     schema = pa.schema([
