@@ -112,8 +112,9 @@ def _run(kind: _Kind, step: Callable[[S], T], items: Sequence[S], at_once: int) 
         work()
     else:
         with _threads(kind, lanes) as pool:
-            futures = [pool.submit(work) for _ in range(lanes)]
+            futures: list[Future[None]] = []
             try:
+                futures.extend(pool.submit(work) for _ in range(lanes))
                 wait(futures, return_when=FIRST_COMPLETED)  # then nothing waits to be begun
             finally:
                 waiting.clear()
