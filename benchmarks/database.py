@@ -355,7 +355,7 @@ def main() -> int:
     parser.add_argument("--tables", type=int, default=10)
     parser.add_argument("--rate", type=int, default=20_000, help="events per second, of all tables")
     parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--interval-s", type=float, default=1.0, help="from batch to batch")
+    parser.add_argument("--interval-s", type=float, default=0.5, help="from batch to batch")
     parser.add_argument("--keys", type=int, default=100_000, help="of each table")
     parser.add_argument("--engine", choices=list(MEMORY_MAX), default="local")
     given = parser.parse_args()

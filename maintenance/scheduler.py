@@ -51,6 +51,7 @@ POLL_MAX_MS = 2_000
 POLL_MAX_LOADING_MS = 10_000  # where a poll is a load of the whole metadata (REST)
 QUIET_SHARE = 8  # a table is polled at an eighth of the time for which it has been quiet
 TOLD_MS = 10_000  # who was told of commits within this time is not polled for them often
+LOOKED_AT_MS = 1_000  # where a store answers, a table is within this time
 LEDGER_MS = 5_000  # how often the cycles of a table that went well are written down
 TURN_MAX_MS = 500  # a signal is noticed within this time
 LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS = 1_000, 600_000
@@ -165,6 +166,16 @@ class Scheduler:
             names: Dotted; of one that is not known the patterns are matched again.
         """
         self._results.put(_Woken(tuple(names)))
+
+    def is_publishing(self) -> bool:
+        """Whether a cycle runs, or one is about to: of tables that `wake` has told of."""
+        if TaskName.RESOLVE in self._busy or not self._results.empty():
+            return True
+        told_ms = self._clock.monotonic_ms() - LOOKED_AT_MS
+        return any(
+            each.told_ms >= told_ms and (each.needs_look or each.is_looking)
+            for each in self.tables()
+        )
 
     def tables(self) -> list[WatchedTable]:
         """What is known of each table; for metrics and status."""

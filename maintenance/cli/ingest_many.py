@@ -168,11 +168,15 @@ def _checked(words: IngestWords) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Heard(StreamListener):
-    """Counts, logs and metrics of what the stream does; `on_staged` is told the tables."""
+    """Counts, logs and metrics of what the stream does; `on_staged` is told the tables.
+
+    `publishes`: whether what was staged is being published.
+    """
 
     watch: IngestWatch
     advance: Callable[[int], None] = lambda _: None
     on_staged: Callable[[Collection[str]], None] = lambda _: None
+    publishes: Callable[[], bool] = lambda: False
     totals: IngestTotals = field(default_factory=IngestTotals)
     tables: dict[str, IngestTotals] = field(default_factory=dict)
     aside: dict[str, str] = field(default_factory=dict)
@@ -200,6 +204,10 @@ class Heard(StreamListener):
     def backlog(self, waiting: Mapping[str, Backlog]) -> None:
         """See `StreamListener`."""
         self.watch.waiting(waiting)
+
+    def is_publishing(self) -> bool:
+        """See `StreamListener`."""
+        return self.publishes()
 
     def tell(self, request: ManyRequest) -> None:
         """What was done, on standard output."""

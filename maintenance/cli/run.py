@@ -106,7 +106,7 @@ def _run(
             stack.enter_context(serving_metrics(registry, port, host=host))
         catalog.create_namespace(namespace)  # and the warehouse, where leases are
         scheduler, _ = open_scheduler(catalog, [f"{namespace}.*"], options, registry)
-        heard = Heard(watch, on_staged=scheduler.wake)
+        heard = Heard(watch, on_staged=scheduler.wake, publishes=scheduler.is_publishing)
         ending = StreamStop(options.grace_ms)
         stream = stream_runner(stack, request, environment, heard, ending)
         assert not isinstance(stream, dict)

@@ -51,6 +51,7 @@ RELEASE_EVENTS = 10_000  # after larger batches memory is given back: 40 of 300 
 REFRESH_MS = 5_000  # how soon a new topic joins
 TELL_MS = 1_000
 ASK_AGAIN_MS = 2_000  # a schema registry that did not answer
+HELD_MS = 1_000  # a batch for a publish: side by side both take longer than one after the other
 SETTLE_MS = 5_000  # what one partition shows later than another, at most
 logger = logging.getLogger("icefold.ingest")
 
@@ -442,7 +443,8 @@ class LocalEngine:
         # would pay for commits of all its tables with a few events, and never catch up.
         if is_full or self._more_waits or not follow:
             return is_full
-        return self._now_ms() - self._last_batch_ms >= pace.interval_ms
+        late_ms = self._now_ms() - self._last_batch_ms - pace.interval_ms
+        return late_ms >= 0 and (late_ms >= HELD_MS or not self.listener.is_publishing())
 
     def _stage(self) -> None:
         """Cut a batch of what waits, and stage it."""

@@ -85,6 +85,10 @@ class StreamListener:
     def backlog(self, waiting: Mapping[str, Mapping[tuple[str, int], int]]) -> None:
         """Messages that are not staged, by table and partition."""
 
+    def is_publishing(self) -> bool:
+        """Whether what was staged is being published in this process."""
+        return False
+
 
 @dataclass(slots=True)
 class StreamTables:

@@ -319,6 +319,30 @@ def test_stop_waits_for_what_runs_and_a_second_one_does_not(catalog):
         assert end.abandoned == (() if is_patient else ("resolve t.rows",))
 
 
+def test_scheduler_says_that_it_publishes_from_when_it_is_told_until_the_cycle_ends(catalog):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def resolve_slowly(_):
+        begun.set()
+        may_end.wait(30)
+        return NOTHING
+
+    new_table(catalog).stage(rows(1))
+    options = SchedulerOptions(tasks=(TaskName.RESOLVE,), overrides={"resolve.commits": 1.0})
+    scheduler = Scheduler(catalog, ["t.rows"], options, runners=runners(resolve=resolve_slowly))
+    assert not scheduler.is_publishing()
+    scheduler.wake(["t.rows"])
+    assert scheduler.is_publishing()
+    stop = running(scheduler)
+    try:
+        while not begun.wait(0.001):
+            assert scheduler.is_publishing()
+        assert scheduler.is_publishing()
+    finally:
+        may_end.set()
+        stop()
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_long_task_beside_a_stream_rests_as_long_as_it_took(catalog, is_told):
     begun, ended = {}, {}

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from resolver import resolve_group
+from tableformat.cdc.many import local_engine
 from tableformat.cdc.many.set_aside import (
     LeftOut,
     SetAside,
@@ -350,6 +351,30 @@ def test_messages_that_kafka_has_deleted_set_the_table_aside(catalog, cluster):
     engine = engine_of(catalog, cluster)
     engine.run(follow=False)
     assert "no longer has what comes next in pg.public.lines-0" in engine.aside["shop.lines"]
+    assert notes(catalog, "shop.orders").keys() == {1, 2}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_batch_waits_for_a_publish_in_this_process_but_not_for_ever(
+    catalog, cluster, monkeypatch, ends
+):
+    monkeypatch.setattr(local_engine, "HELD_MS", 1e9 if ends else 200)
+    engine = engine_of(catalog, cluster, interval_ms=0)
+    monkeypatch.setattr(engine.listener, "is_publishing", lambda: True, raising=False)
+    put(cluster, "orders", row(1))
+    turns = []
+
+    def stop():
+        if engine.batches_staged:
+            turns.append(engine.batches_staged)
+        if len(turns) == 1:
+            put(cluster, "orders", row(2))
+        if ends and len(turns) == 20:
+            monkeypatch.setattr(engine.listener, "is_publishing", lambda: False)
+        return engine.batches_staged == 2
+
+    engine.run(follow=True, stop=stop)
+    assert len(turns) > (20 if ends else 2)
     assert notes(catalog, "shop.orders").keys() == {1, 2}
 
 
