@@ -107,9 +107,11 @@ def load_files(
     _check_table(state)
     record = read_load(state)
     former = QUERY_PREFIX + source.former_fingerprint()
-    is_former = record is not None and record.load == former
+    done = committed_batch(state, MAIN_BRANCH, former)
+    is_former = done is not None if record is None else record.load == former
     query = former if is_former else QUERY_PREFIX + source.fingerprint()
-    done = committed_batch(state, MAIN_BRANCH, query)
+    if not is_former:
+        done = committed_batch(state, MAIN_BRANCH, query)
     pieces = source.pieces(state.metadata.schema() if record is None and done is None else None)
     result = LoadResult(skipped_pieces=0 if done is None else done + 1)
     left = pieces[result.skipped_pieces :]

@@ -265,6 +265,14 @@ def test_files_that_were_replaced_by_others_of_their_size_are_another_load(world
     assert world.rows() == world.loaded
 
 
+def test_load_that_an_older_release_has_done_is_not_done_again(world, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr(LoadSource, "fingerprint", LoadSource.former_fingerprint)
+        world.load()
+    assert world.load(assume_new_keys=True).rows == 0
+    assert world.rows() == world.loaded
+
+
 def test_load_that_an_older_release_has_begun_goes_on(world, monkeypatch):
     with monkeypatch.context() as older:
         older.setattr(LoadSource, "fingerprint", LoadSource.former_fingerprint)
