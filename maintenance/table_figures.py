@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import NamedTuple
 
@@ -230,42 +230,58 @@ class _Own(NamedTuple):
     counts: tuple[int, ...]
 
 
-_owns: ObjectMemory[Snapshot, _Own] = ObjectMemory()
-
-
 def _own_of(snapshot: Snapshot) -> _Own:
-    known = _owns.get(snapshot)
-    if known is None:
-        count = partial(_counted, summary_of(snapshot))
-        counts = (
-            1,
-            count("added-data-files"),
-            count("added-files-size"),
-            count("added-dvs"),
-            count("added-position-delete-files"),
-            count("added-position-deletes") - count("removed-position-deletes"),
-        )
-        known = _Own(is_compaction(snapshot), () if is_rewrite(snapshot) else counts)
-        _owns.put(snapshot, known)
-    return known
+    if is_rewrite(snapshot):
+        return _Own(is_compaction(snapshot), _NOTHING)
+    count = partial(_counted, summary_of(snapshot))
+    counts = (
+        1,
+        count("added-data-files"),
+        count("added-files-size"),
+        count("added-dvs"),
+        count("added-position-delete-files"),
+        count("added-position-deletes") - count("removed-position-deletes"),
+    )
+    return _Own(is_compaction=False, counts=counts)
+
+
+class _Total(NamedTuple):
+    """What a snapshot and its ancestors add to the counts since a run whose head was `end_id`."""
+
+    end_id: int | None
+    counts: tuple[int, ...]
+
+
+_NOTHING = (0,) * len(fields(Since))
+_totals: ObjectMemory[Snapshot, Mapping[TaskName, _Total]] = ObjectMemory()  # of the newest heads
 
 
 def _since(state: TableState, head: Snapshot | None, ledger: Ledger) -> dict[TaskName, Since]:
-    """One walk back; each task's count ends at the head of its last run."""
-    ends: dict[int | None, list[TaskName]] = {}
-    for task in TaskName:
-        ends.setdefault(ledger.record(task).snapshot_id, []).append(task)
+    """One walk back; each task's ends at the head of its last run, or at a head counted before.
+
+    What has expired between two counts of a process goes on to count.
+    """
+    ends = {task: ledger.record(task).snapshot_id for task in TaskName}
     passed: list[tuple[int, ...]] = []
-    found: dict[TaskName, int] = {}
+    below: dict[TaskName, tuple[int, tuple[int, ...]]] = {}  # where a walk ended, and what is there
     for snapshot in ancestors(state.metadata, None if head is None else head.snapshot_id):
-        own = _own_of(snapshot)
-        for task in ends.get(snapshot.snapshot_id, ()):
-            found.setdefault(task, len(passed))
-        if own.is_compaction:
-            found.setdefault(TaskName.COMPACT, len(passed))
-        if len(found) == len(TaskName):
+        own, known = _own_of(snapshot), _totals.get(snapshot) or {}
+        for task in ends.keys() - below.keys():
+            total = known.get(task)
+            is_end = own.is_compaction and task == TaskName.COMPACT
+            if snapshot.snapshot_id == ends[task] or is_end:
+                below[task] = len(passed), _NOTHING
+            elif total is not None and total.end_id == ends[task]:
+                below[task] = len(passed), total.counts
+        _totals.forget(snapshot)
+        if len(below) == len(ends):
             break
-        if own.counts:
-            passed.append(own.counts)
-    upto = {task: passed[: found.get(task)] for task in TaskName}
-    return {task: Since(*map(sum, zip(*each, strict=True))) for task, each in upto.items()}
+        passed.append(own.counts)
+    found: dict[TaskName, _Total] = {}
+    for task, end_id in ends.items():
+        length, rest = below.get(task, (len(passed), _NOTHING))
+        counts = map(sum, zip(rest, *passed[:length], strict=True))
+        found[task] = _Total(end_id, tuple(counts))
+    if head is not None:
+        _totals.put(head, found)
+    return {task: Since(*total.counts) for task, total in found.items()}

@@ -32,14 +32,14 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.rows import ParquetRows
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
-from tableformat.commit.branch_history import branch_history, check_rows_are_whole
+from tableformat.commit.branch_history import check_rows_are_whole, newest_saying
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.integer_order import distinct, distinct_inverse, pair_order
 from tableformat.side_by_side import run_in_parts
 from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
 from tableformat.spec.missing_columns import RowMasks, has_missing_columns, replaced
-from tableformat.spec.names import MISSING_COLUMNS_FIELD_ID, ON_MISSING_ROW
+from tableformat.spec.names import MISSING_COLUMNS, MISSING_COLUMNS_FIELD_ID, ON_MISSING_ROW
 from tableformat.spec.properties import on_missing_row
 from tableformat.store.base import ObjectStore
 from tableformat.write.rows import default_array
@@ -260,7 +260,8 @@ def check_target_is_whole(state: TableState, target: str) -> None:
     Raises:
         UnsupportedError: It has such rows.
     """
-    check_rows_are_whole(state, branch_history(state, target), action=ROLL_BACK)
+    said = newest_saying(state, target, MISSING_COLUMNS)
+    check_rows_are_whole(state, () if said is None else (said,), action=ROLL_BACK)
 
 
 def _check_not_on_target(view: TargetView, batch: CycleInput, known: StagedOnTarget) -> None:

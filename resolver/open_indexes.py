@@ -8,6 +8,7 @@ process leaves what one leaves that was killed between two cycles.
 
 from __future__ import annotations
 
+import resource
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,17 @@ from resolver.index.local import LocalIndex
 from resolver.index.open import compare_bindings
 from tableformat.runtime import Clock
 
-OPEN_MAX = 32  # half a megabyte each, with the threads that read it
+OPEN_MIN, OPEN_MAX = 32, 256  # half a megabyte each, with the threads that read it
+FILES_EACH = 10  # open ones of one index
 IDLE_MS = 15_000  # a table that is published this seldom does not miss an open index
+
+
+def open_max() -> int:
+    """As many as have a quarter of the files that this process may open."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return OPEN_MAX
+    return max(OPEN_MIN, min(allowed // (4 * FILES_EACH), OPEN_MAX))
 
 
 @dataclass(slots=True)
@@ -31,7 +41,7 @@ class OpenIndexes:
     """
 
     clock: Clock
-    open_max: int = OPEN_MAX
+    open_max: int = field(default_factory=open_max)
     _waiting: dict[Path, tuple[LocalIndex, float]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -59,10 +59,13 @@ def check_copies(view: TargetView, batch: CycleInput, known: StagedOnTarget) -> 
     Cost: nothing without such snapshots; where a file has left the target, what its commits changed
     since staging left it.
     """
+    copies = [staged for staged in batch.staged if _copies_rows(staged)]
+    if not copies:
+        return
     positions = PositionFiles(view)
     own = batch.paths - known.not_added - known.written_anew
     never = left_out(view.state, batch.staged, target=view.target)
-    for staged in filter(_copies_rows, batch.staged):
+    for staged in copies:
         removed = {e.data_file.file_path: e for e in staged.removed}
         here = view.live.find(removed)
         gone = {path: e for path, e in removed.items() if path not in here.keys() | own}

@@ -12,6 +12,7 @@ from tableformat.cached import cached_property
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.errors import CommitConflictError, UnsupportedError
+from tableformat.object_memory import ObjectMemory
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.metadata_models import properties_of, snapshot_index
@@ -105,6 +106,45 @@ def ancestors(metadata: TableMetadata, head_id: int | None) -> Iterator[Snapshot
 def branch_history(state: TableState, branch: str) -> Iterator[Snapshot]:
     """The head of a branch and its ancestors, as `walk_back`; empty without a head."""
     return ancestors(state.metadata, state.head_id(branch))
+
+
+def newest_saying(state: TableState, branch: str, name: str) -> Snapshot | None:
+    """The newest snapshot of a branch's history whose summary has a property.
+
+    Cost: of a history without one, what is new in it since it was asked last.
+    """
+    by_id = snapshots_by_id(state.metadata)
+    silent = _silent.setdefault(name, ObjectMemory())
+    head, current, visited = state.head(branch), state.head_id(branch), set[int]()
+    while current is not None and current not in visited:
+        visited.add(current)
+        snapshot = by_id.get(current)
+        if snapshot is None:
+            break
+        known = silent.get(snapshot)
+        if known is not None:
+            silent.forget(snapshot)  # the newest head is enough
+            current = known.end_id
+        elif name in summary_of(snapshot):
+            return snapshot
+        else:
+            current = snapshot.parent_snapshot_id
+    if head is not None:
+        silent.put(head, _Silent(current))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Silent:
+    """A history that does not have a property, down to where it ended: at none, or an expired one.
+
+    That one could come back, with a version of the table that somebody restores.
+    """
+
+    end_id: int | None
+
+
+_silent: dict[str, ObjectMemory[Snapshot, _Silent]] = {}  # by property, at a head
 
 
 def branch_ids(state: TableState, branch: str) -> frozenset[int]:

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyiceberg.table.refs import SnapshotRef
 
 from maintenance import CompactOptions, compact, table_figures
 from maintenance.run_history import Ledger, TaskRecord
@@ -16,6 +17,8 @@ from tableformat.commit.branch_history import branch_history
 from tableformat.errors import CorruptDataError
 from tests.support.branch_graphs import graph_of
 from tests.support.staged_tables import StagedTable, keys
+
+HEADS = st.integers(1, 20)
 
 
 @pytest.fixture
@@ -52,8 +55,11 @@ def test_snapshot_is_counted_once_however_often_a_table_is_looked_at(staged, mon
 
 
 @settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(1, 20), max_size=len(TaskName)))
-def test_counts_are_those_of_a_walk_for_each_task_by_itself(seed, runs):
+@given(
+    seed=st.integers(0, 2**32),
+    looks=st.lists(st.tuples(HEADS, st.lists(HEADS, max_size=len(TaskName))), min_size=1),
+)
+def test_counts_are_those_of_a_walk_for_each_task_by_itself(seed, looks):
     graph = graph_of(2, seed, 20)
     for each in graph.snapshots.values():
         for name in ("added-files-size", "added-dvs", "deleted-data-files"):
@@ -62,14 +68,19 @@ def test_counts_are_those_of_a_walk_for_each_task_by_itself(seed, runs):
         state = graph.state
     except CorruptDataError:  # numbers that went back
         return
-    records = {
-        task: TaskRecord(snapshot_id=each) for task, each in zip(TaskName, runs, strict=False)
-    }
-    found = figures_of(state, Ledger(records=records), staging="staging", target="main").since
-    assert found == {
-        task: since_of(state, task, records.get(task, TaskRecord()).snapshot_id)
-        for task in TaskName
-    }
+    for head_id, runs in looks:  # what one look has counted serves the next
+        main = {} if head_id not in graph.snapshots else {"main": SnapshotRef(snapshot_id=head_id, snapshot_ref_type="branch")}
+        metadata = state.metadata.model_copy(update={"refs": main})
+        moved = replace(state, metadata=metadata)
+        records = {
+            task: TaskRecord(snapshot_id=each) for task, each in zip(TaskName, runs, strict=False)
+        }
+        ledger = Ledger(records=records)
+        found = figures_of(moved, ledger, staging="staging", target="main").since
+        assert found == {
+            task: since_of(moved, task, records.get(task, TaskRecord()).snapshot_id)
+            for task in TaskName
+        }
 
 
 def since_of(state, task, end):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from resolver.index.local import LocalIndex
 from resolver.index_keeper import index_folder
 from resolver.open_indexes import OpenIndexes
 from tableformat.errors import StoreUnavailableError
+from tableformat.runtime import SystemClock
 
 
 def rows(*ids: int, value: str) -> pa.Table:
@@ -171,3 +173,12 @@ def test_so_many_stay_open_and_not_for_ever(tmp_path, monkeypatch):
     indexes.close()
     cycle(catalog.load_table("shop.t0"), 1, indexes)
     assert not indexes._waiting, "nothing stays open after a close"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [(256, 32), (1_024, 32), (4_096, 102), (10_240, 256), (resource.RLIM_INFINITY, 256)],
+)
+def test_as_many_wait_as_have_a_quarter_of_the_files(monkeypatch, allowed, expected):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
+    assert OpenIndexes(SystemClock()).open_max == expected
