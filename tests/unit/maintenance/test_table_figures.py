@@ -69,7 +69,8 @@ def test_counts_are_those_of_a_walk_for_each_task_by_itself(seed, looks):
     except CorruptDataError:  # numbers that went back
         return
     for head_id, runs in looks:  # what one look has counted serves the next
-        main = {} if head_id not in graph.snapshots else {"main": SnapshotRef(snapshot_id=head_id, snapshot_ref_type="branch")}
+        ref = SnapshotRef(snapshot_id=head_id, snapshot_ref_type="branch")
+        main = {"main": ref} if head_id in graph.snapshots else {}
         metadata = state.metadata.model_copy(update={"refs": main})
         moved = replace(state, metadata=metadata)
         records = {

@@ -1,4 +1,4 @@
-"""What a branch's history says, asked again and again as the branch grows, moves and loses its end."""
+"""What a branch's history says, asked again as the branch grows, moves and loses its end."""
 
 from dataclasses import replace
 
