@@ -17,7 +17,7 @@ from pyiceberg import types as iceberg
 from pyiceberg.expressions.literals import Literal, literal
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 
-from tableformat.errors import InvalidInputError
+from tableformat.errors import CorruptDataError, InvalidInputError
 from tableformat.spec.types import DECIMAL_PRECISION_MAX
 
 _Change: TypeAlias = Callable[[iceberg.NestedField], iceberg.NestedField]
@@ -64,6 +64,37 @@ def check_defaults(schema: Schema, known: Collection[int] = ()) -> None:
         for value in (field.initial_default, field.write_default):
             if value is not None:
                 exact_default(value, field.field_type, schema.find_column_name(field_id) or "")
+
+
+def check_held_defaults(schema: Schema) -> None:
+    """Refuse a schema out of metadata with defaults that are no values of their columns.
+
+    PyIceberg takes most JSON values as they are; Java refuses such metadata, too.
+
+    Raises:
+        CorruptDataError: Names the first such column.
+    """
+    for field in _fields(schema.as_struct()):
+        for value in (field.initial_default, field.write_default):
+            if value is not None and not _is_held(value, field.field_type):
+                raise CorruptDataError(
+                    "table metadata cannot be read: a column has a default of another type",
+                    column=schema.find_column_name(field.field_id),
+                    type=field.field_type,
+                    value=repr(value)[:80],
+                )
+
+
+def _is_held(value: Any, kind: iceberg.IcebergType) -> bool:
+    if isinstance(kind, iceberg.IntegerType | iceberg.LongType):
+        return type(value) is int and kind.min <= value <= kind.max
+    if isinstance(kind, iceberg.FloatType | iceberg.DoubleType):
+        return type(value) in (int, float)
+    expected = _HELD.get(type(kind))
+    return expected is None or type(value) is expected
+
+
+_HELD = {iceberg.BooleanType: bool, iceberg.StringType: str}
 
 
 def has_defaults(field: iceberg.NestedField) -> bool:

@@ -39,6 +39,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import CorruptDataError, InvalidInputError, TableError, UnsupportedError
+from tableformat.spec.column_defaults import check_held_defaults
 from tableformat.spec.gzip_parts import gzip_parts
 from tableformat.spec.json_texts import remember_text, text_of
 from tableformat.spec.kept_text import KeptText, plain
@@ -327,7 +328,9 @@ def _schema(raw: Any) -> Schema:
     text = _dump(raw)
     schema = _schemas.get(text)
     if schema is None:
-        schema = _schemas[text] = Schema.model_validate(raw)
+        schema = Schema.model_validate(raw)
+        check_held_defaults(schema)
+        _schemas[text] = schema
         remember_text(schema, text)
     return schema
 

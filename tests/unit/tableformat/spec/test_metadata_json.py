@@ -625,6 +625,27 @@ def test_default_that_is_no_decimal_is_refused_at_once(default: str) -> None:
         decode(raw_metadata(schemas=[wrong]))
 
 
+@pytest.mark.parametrize("key", ["initial-default", "write-default"])
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("int", "5"), ("int", 5.5), ("int", True), ("int", 2**31), ("long", 2**63),
+        ("string", 5), ("boolean", 1), ("boolean", "true"), ("double", "1"), ("float", False),
+    ],
+)  # fmt: skip
+def test_default_of_another_type_is_refused_with_its_column(
+    kind: str, default: Any, key: str
+) -> None:
+    inner = {"type": "struct", "fields": [column(kind, **{key: default})]}
+    listed = {"type": "list", "element-id": 9, "element": inner, "element-required": False}
+    wrong = schema(
+        column("long") | {"id": 7, "name": "id"}, column(listed) | {"id": 8, "name": "l"}
+    )
+    with pytest.raises(CorruptDataError, match="default of another type") as told:
+        decode(raw_metadata(schemas=[wrong]))
+    assert told.value.context["column"].startswith("l.element.")
+
+
 def test_small_gzip_of_many_small_values_is_refused() -> None:
     bomb = gzip.compress(b'{"x":[' + b"[[[[0]]]]," * 300_000 + b"0]}")
     assert len(bomb) < 20_000
