@@ -7,7 +7,7 @@ was seen: that changes no cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lock import LockManager
@@ -158,6 +158,7 @@ def publish_group(
     *,
     lock: LockManager,
     indexes: OpenIndexes,
+    on_commit: Callable[[], None],
 ) -> GroupResult:
     """Publish the newest cut of a group; see `resolve_group`.
 
@@ -173,6 +174,7 @@ def publish_group(
         lock=lock,
         lock_timeout_ms=options.lock_timeout_ms,
         indexes=indexes,
+        on_commit=on_commit,
     )
     if report.cut is None:
         return GroupResult(text=report.describe())

@@ -23,7 +23,8 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from lock import LockManager
 from maintenance.cut_groups import STALLED_MS, CutGroup, cut_groups, has_batches
@@ -90,6 +91,14 @@ class _Woken:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    group: CutGroup
+
+
+_Result: TypeAlias = Look | Finished | GroupFinished | _Woken | _Committed
+
+
 class Scheduler:
     """Maintains tables until it is told to stop, or once.
 
@@ -125,7 +134,7 @@ class Scheduler:
         self._watched: dict[Identifier, WatchedTable] = {}
         # No `SimpleQueue`: CPython's (3.11, 3.12) waits for ever where a signal interrupts it after
         # its time is over, as one does that was sent to a stopped process.
-        self._results: queue.Queue[Look | Finished | GroupFinished | _Woken] = queue.Queue()
+        self._results: queue.Queue[_Result] = queue.Queue()
         self._rediscover_ms = 0.0
         self._stops = 0
         self._once = False
@@ -168,12 +177,12 @@ class Scheduler:
         self._results.put(_Woken(tuple(names)))
 
     def is_publishing(self) -> bool:
-        """Whether a cycle runs, or one is about to: of tables that `wake` has told of."""
-        if TaskName.RESOLVE in self._busy or not self._results.empty():
+        """Whether a cycle is on its way to its commit, or about to be: of what `wake` has told."""
+        if not self._results.empty():
             return True
         told_ms = self._clock.monotonic_ms() - LOOKED_AT_MS
         return any(
-            each.told_ms >= told_ms and (each.needs_look or each.is_looking)
+            each.is_publishing or (each.is_moving and each.told_ms >= max(told_ms, each.cycle_ms))
             for each in self.tables()
         )
 
@@ -388,11 +397,16 @@ class Scheduler:
 
     def _start_group(self, group: CutGroup, each: WatchedTable, due: Due) -> None:
         for member in group.members:
-            member.running[TaskName.RESOLVE] = due.reason
+            self._begin_cycle(member, due)
             if self._once:
                 member.tried.add(TaskName.RESOLVE)
         self._busy.append(TaskName.RESOLVE)
-        self._tasks.submit(self._put, self._worker.publish, group, each, due)
+        on_commit = partial(self._results.put, _Committed(group))
+        self._tasks.submit(self._put, self._worker.publish, group, each, due, on_commit)
+
+    def _begin_cycle(self, each: WatchedTable, due: Due) -> None:
+        each.running[TaskName.RESOLVE] = due.reason
+        each.cycle_ms, each.is_publishing = self._clock.monotonic_ms(), True
 
     def _has_room(self, task: TaskName) -> bool:
         if len(self._busy) >= self._options.parallel_max:
@@ -415,7 +429,10 @@ class Scheduler:
             self._rest_until_ms = now_ms + run.duration_ms
 
     def _start(self, each: WatchedTable, due: Due) -> None:
-        each.running[due.task] = due.reason
+        if due.task == TaskName.RESOLVE:
+            self._begin_cycle(each, due)
+        else:
+            each.running[due.task] = due.reason
         if self._once:
             each.tried.add(due.task)
         self._busy.append(due.task)
@@ -438,6 +455,9 @@ class Scheduler:
             timeout = 0.0
             if isinstance(result, _Woken):
                 self._take_wake(result)
+            elif isinstance(result, _Committed):
+                for member in result.group.members:
+                    member.is_publishing = False
             elif isinstance(result, GroupFinished):
                 self._take_group(result)
             elif isinstance(result, Finished):
@@ -488,6 +508,7 @@ class Scheduler:
             self._stalled[key] = finished.stalled, self._clock.monotonic_ms() + STALLED_MS
         for each in finished.group.members:
             each.running.pop(TaskName.RESOLVE, None)
+            each.is_publishing = False
             each.needs_look = True
         for one in finished.tables:
             self._take_run(one)
@@ -498,6 +519,8 @@ class Scheduler:
             self._runs.append(run)
         if each is not None:
             each.running.pop(run.task, None)
+            if run.task == TaskName.RESOLVE:
+                each.is_publishing = False
             self._note(each, finished)
             each.needs_look = True
         for observer in self._observers:

@@ -100,13 +100,16 @@ class Worker:
         result, snapshot_id = (found, None) if isinstance(found, _Failure) else found
         return self._finished(each, due, begun, result, snapshot_id)
 
-    def publish(self, group: CutGroup, first: WatchedTable, due: Due) -> GroupFinished:
+    def publish(
+        self, group: CutGroup, first: WatchedTable, due: Due, on_commit: Callable[[], None]
+    ) -> GroupFinished:
         """Publish a group; what goes wrong is the outcome of all that wait.
 
         Args:
             group: The tables.
             first: Whose trigger it was.
             due: The trigger.
+            on_commit: As `resolve_group`.
         """
         begun, locations = self._begin(), group.locations
         publish = partial(
@@ -116,6 +119,7 @@ class Worker:
             self.options,
             lock=self.lock,
             indexes=self.indexes,
+            on_commit=on_commit,
         )
         found = self._guarded(publish, f"{due.task} {first.name}")
         if isinstance(found, _Failure):

@@ -54,6 +54,8 @@ class WatchedTable:
         failures: Looks in a row that failed.
         look_again_ms: Monotonic time of the next one after a failure.
         running: Tasks under way, and what started them.
+        cycle_ms: Monotonic time at which its last cycle began.
+        is_publishing: That cycle has not committed yet.
     """
 
     identifier: Identifier
@@ -72,6 +74,8 @@ class WatchedTable:
     failures: int = 0
     look_again_ms: float = 0.0
     running: dict[TaskName, str] = field(default_factory=dict)
+    cycle_ms: float = -math.inf
+    is_publishing: bool = False
     tried: set[TaskName] = field(default_factory=set)
 
     @property
@@ -88,6 +92,11 @@ class WatchedTable:
     def problem(self) -> str | None:
         """Why the table cannot be looked at."""
         return None if self.look is None else self.look.problem
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the last look is not the newest version's."""
+        return self.needs_look or self.is_looking
 
     def may_start(self, task: TaskName) -> bool:
         """At most one cycle and one other task.

@@ -86,6 +86,7 @@ def resolve_group(
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     indexes: OpenIndexes | None = None,
+    on_commit: Callable[[], None] | None = None,
 ) -> GroupReport:
     """Publish the tables of a stream together, up to the newest batch that all of them have.
 
@@ -102,6 +103,8 @@ def resolve_group(
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of each table.
         indexes: As `resolve`.
+        on_commit: Called when readers see the whole cut and its indexes do not follow it yet; not
+            where the catalog has no group commits.
 
     Returns:
         The cut, and what was done to each table that had a part in it.
@@ -135,7 +138,14 @@ def resolve_group(
         location = members[0].state.metadata.location
         at_once = tables_of(location) if spark is None and engine != "spark" else 1
         group = Group(
-            environment, members, options, open_member, held, lock_timeout_ms, at_once=at_once
+            environment,
+            members,
+            options,
+            open_member,
+            held,
+            lock_timeout_ms,
+            at_once=at_once,
+            on_commit=on_commit,
         )
         return group.run()
 
@@ -207,6 +217,7 @@ class Group:
     lock: LockManager
     lock_timeout_ms: int = LOCK_TIMEOUT_MS
     at_once: int = AT_ONCE
+    on_commit: Callable[[], None] | None = None
 
     def run(self) -> GroupReport:
         """See `resolve_group`."""
@@ -366,6 +377,8 @@ class Group:
             raise
         runtime = self.environment.runtime
         runtime.fail_point("group.after_publish")
+        if self.on_commit is not None:
+            self.on_commit()
 
         def finish(published: tuple[_Member, CommitResult]) -> ResolveReport:
             member, result = published

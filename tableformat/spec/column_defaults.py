@@ -94,7 +94,10 @@ def _is_held(value: Any, kind: iceberg.IcebergType) -> bool:
     return expected is None or type(value) is expected
 
 
-_HELD = {iceberg.BooleanType: bool, iceberg.StringType: str}
+_HELD: dict[type[iceberg.IcebergType], type] = {
+    iceberg.BooleanType: bool,
+    iceberg.StringType: str,
+}
 
 
 def has_defaults(field: iceberg.NestedField) -> bool:

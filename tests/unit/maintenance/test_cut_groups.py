@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -17,6 +18,7 @@ from maintenance.scheduler import Scheduler
 from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
 from maintenance.watched import Look
+from resolver.cycle import Cycle
 from tableformat.runtime import Runtime
 from tests.support.bank import QUERY, Bank, balances_of, rows_of, stage_batch
 from tests.support.memory_tables import memory_catalog
@@ -108,6 +110,36 @@ def test_tables_of_a_stream_are_published_with_one_cut_and_told_so(world):
         ledger = load_ledger(ledger_path(table.environment, table.state, "main"))
         assert ledger.record(TaskName.RESOLVE).snapshot_id == table.state.head_id("main")
     assert world.once() == {}
+
+
+def test_scheduler_publishes_until_the_cut_is_committed_not_until_indexes_follow(
+    world, monkeypatch
+):
+    last = world.batch(A, B)
+    scheduler = world.scheduler()
+    writes, write = [], Cycle.write
+    seen, finish = [], Cycle.finish
+
+    def look_before(cycle, *given):
+        writes.append(scheduler.is_publishing())
+        return write(cycle, *given)
+
+    def look_around(cycle, *given):
+        deadline = time.monotonic() + 30
+        while scheduler.is_publishing() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        seen.append((scheduler.is_publishing(), world.shows(last)))
+        return finish(cycle, *given)
+
+    monkeypatch.setattr(Cycle, "finish", look_around)
+    monkeypatch.setattr(Cycle, "write", look_before)
+    scheduler.wake(NAMES)
+    with running(scheduler):
+        deadline = time.monotonic() + 60
+        while len(seen) < 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert writes == [True, True]
+    assert seen == [(False, True)] * 2
 
 
 def test_who_watches_one_table_publishes_all_that_its_batches_touch(world):
