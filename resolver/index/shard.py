@@ -237,17 +237,21 @@ class Shard:
                     return
                 if batch:
                     yield batch
+            del items  # with it, whoever keeps an error would keep the database open
             self._check_end(last)
 
     def _check_end(self, last: bytes) -> None:
         """Check that nothing follows `last`: rocksdict's iterators end at damage without a word."""
         after = self._db.iter()
-        after.seek(last)
-        if after.valid() and after.key() == last:
-            after.next()
-        after.status()
-        if after.valid():
-            raise damaged("a shard of the index ended early", self.path)
+        try:
+            after.seek(last)
+            if after.valid() and after.key() == last:
+                after.next()
+            after.status()
+            if after.valid():
+                raise damaged("a shard of the index ended early", self.path)
+        finally:
+            del after
 
     def close(self) -> None:
         """Release the shard. What was written is in its log, so that a flush may fail."""
