@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ CONNECTOR_CLASSES = {
 PREFIX = "kafka."
 ANSWER_MS = 15_000  # how long the check waits for a broker; a healthy one answers in milliseconds
 NEAR_TOPICS_MAX = 5
+_NO_ID = "A" * 22  # 0 in base64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +115,46 @@ def check_kafka(spark: SparkSession, source: KafkaSource) -> None:
     )
 
 
+def topic_ids(spark: SparkSession, source: KafkaSource, topics: Collection[str]) -> dict[str, str]:
+    """Kafka's ids of topics, where brokers tell them (from 2.8 on).
+
+    Raises:
+        StoreUnavailableError, InvalidInputError: See `check_kafka`.
+    """
+    ids = {name: str(one.topicId()) for name, one in _described(spark, source, topics).items()}
+    return {name: each for name, each in ids.items() if each != _NO_ID}
+
+
+def partition_bounds(
+    spark: SparkSession, source: KafkaSource, places: Collection[tuple[str, int]]
+) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+    """Where partitions begin, and where they end, now.
+
+    Raises:
+        StoreUnavailableError, InvalidInputError: See `check_kafka`.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - as in `_ask`
+    at = {place: jvm.org.apache.kafka.common.TopicPartition(*place) for place in places}
+
+    def bounds(spec: Any) -> dict[tuple[str, int], int]:
+        wanted = jvm.java.util.HashMap()
+        for each in at.values():
+            wanted.put(each, spec)
+        found = _ask(spark, source, lambda client: client.listOffsets(wanted).all().get())
+        return {place: int(found.get(each).offset()) for place, each in at.items()}
+
+    of = jvm.org.apache.kafka.clients.admin.OffsetSpec
+    return bounds(of.earliest()), bounds(of.latest())
+
+
 def topic_partitions(spark: SparkSession, source: KafkaSource) -> dict[str, int]:
     """All topics, with their number of partitions; `source.topic` is not looked at.
 
     Raises:
         StoreUnavailableError, InvalidInputError: See `check_kafka`.
     """
-    names = _topics(spark, source)
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - as in `_ask`
-    wanted = jvm.java.util.ArrayList()
-    for name in names:
-        wanted.add(name)
-    found = _ask(spark, source, lambda client: client.describeTopics(wanted).allTopicNames().get())
-    return {str(name): int(found.get(name).partitions().size()) for name in names}
+    described = _described(spark, source, _topics(spark, source))
+    return {name: int(one.partitions().size()) for name, one in described.items()}
 
 
 def kafka_events(spark: SparkSession, source: KafkaSource) -> DataFrame:
@@ -191,6 +219,16 @@ def _holders(jars: Sequence[Path]) -> dict[str, Path]:
         for name in found:
             holders.setdefault(name, jar)
     return holders
+
+
+def _described(spark: SparkSession, source: KafkaSource, topics: Collection[str]) -> dict[str, Any]:
+    """What Kafka's client says of topics: Java objects."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - as in `_ask`
+    wanted = jvm.java.util.ArrayList()
+    for name in topics:
+        wanted.add(name)
+    found = _ask(spark, source, lambda client: client.describeTopics(wanted).allTopicNames().get())
+    return {name: found.get(name) for name in topics}
 
 
 def _topics(spark: SparkSession, source: KafkaSource) -> list[str]:

@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from pyspark.sql import functions as sf
 from tableformat.cdc.ingest import PreparedBatch
 from tableformat.cdc.many.positions import Place, decode_offsets, encode_offsets
 from tableformat.cdc.many.source import EARLIEST
-from tableformat.cdc.many.staging import StreamBatch, StreamTable, planned
+from tableformat.cdc.many.staging import StreamBatch, StreamTable, planned, within_topics
 from tableformat.cdc.many.stream_tables import (
     StreamListener,
     StreamSettings,
@@ -39,7 +40,13 @@ from tableformat.cdc.many.stream_tables import (
 from tableformat.cdc.many.table_making import EVENTS_LOOKED_AT_MAX
 from tableformat.environment import Environment
 from tableformat.spark.change_frame import shard_labels
-from tableformat.spark.kafka_source import PREFIX, KafkaSource, topic_partitions
+from tableformat.spark.kafka_source import (
+    PREFIX,
+    KafkaSource,
+    partition_bounds,
+    topic_ids,
+    topic_partitions,
+)
 from tableformat.spark.stream_errors import await_query, own_error, telling_java_is_gone
 from tableformat.spark.stream_writer import OFFSETS, prepare_frame, with_order
 from tableformat.temporary_disk import temporary_folder
@@ -93,6 +100,7 @@ class SparkEngine:
             self.settings,
             topics,
             self.listener,
+            ids_of=partial(topic_ids, self.spark, self.source),
             resume_tables=self.resume_tables,
         )
         tables.leave_out()
@@ -122,7 +130,8 @@ class SparkEngine:
 
             if await_query(query, stop, on_progress):
                 for name in list(tables.resumed):
-                    tables.caught_up(name)
+                    if tables.tables[name].made_anew is None:
+                        tables.caught_up(name)
 
     def _check_caught_up(self, tables: StreamTables, progress: Mapping[str, Any] | None) -> None:
         source = next(iter((progress or {}).get("sources", ())), None)
@@ -136,7 +145,9 @@ class SparkEngine:
         }
         for name in list(tables.resumed):
             table = tables.tables.get(name)
-            if table is not None and not behind & set(table.topics):
+            if table is None or table.made_anew is not None:
+                continue
+            if not behind & set(table.topics):
                 tables.caught_up(name)
 
     def _reader(self, reader: Any, options: Mapping[str, str]) -> Any:
@@ -166,16 +177,19 @@ class SparkEngine:
         found = tables.unfinished()
         if found is None:
             return
+        lacking = {name: tables.tables[name] for name in found.lacking}
+        places = [each for t in lacking.values() for each in t.places(tables.partitions)]
+        found = within_topics(found, lacking, *partition_bounds(self.spark, self.source, places))
         frames = {}
-        for name in found.lacking:
-            table = tables.tables[name]
-            ends = {place: end for place, end in found.ends.items() if place[0] in table.topics}
+        for name, table in lacking.items():
+            there = table.places(tables.partitions)
+            ends = {place: found.ends[place] for place in there if place in found.ends}
             begin = {place: table.own.get(place, EARLIEST) for place in ends}
-            places: dict[str, list[int]] = {}
+            of_topics: dict[str, list[int]] = {}
             for topic, number in sorted(ends):
-                places.setdefault(topic, []).append(number)
+                of_topics.setdefault(topic, []).append(number)
             between = {
-                "assign": json.dumps(places),
+                "assign": json.dumps(of_topics),
                 "startingOffsets": encode_offsets(begin),
                 "endingOffsets": encode_offsets(ends),
             }
@@ -191,6 +205,8 @@ class SparkEngine:
         ours = {place: end for place, end in moved.items() if place[0] in table_of}
         self._read |= ends
         names = sorted({table_of[topic] for topic, _ in ours})
+        for name in names:
+            ours |= tables.tables[name].silent(tables.partitions, ends)
         if not names:
             return
         if len(names) > 1:

@@ -58,6 +58,8 @@ SOURCE_OFFSETS = "icefold.source-offsets"
 SOURCE_EVENTS = "icefold.source-events"
 # In a batch of a stream into many tables: names of all tables that it touches, as a JSON array.
 BATCH_TABLES = "icefold.batch-tables"
+# In a batch of a stream into many tables: Kafka's ids of the topics that feed the table, as JSON.
+SOURCE_TOPICS = "icefold.source-topics"
 # In a batch that ends where a source transaction ends: the id of the last one in it.
 SOURCE_TRANSACTION = "icefold.source-transaction"
 # In a publish of several tables together: the cut, as QUERY/BATCH.
@@ -89,6 +91,7 @@ WRITER_PREFIXES = (
     "icefold.source-offsets",
     "icefold.source-events",
     "icefold.batch-tables",
+    "icefold.source-topics",
     "icefold.source-transaction",
     "icefold.source-ms",
 )

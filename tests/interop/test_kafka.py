@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException
 
 import tableformat as tf
 from tableformat.spec.names import BATCH_ID, QUERY_ID
@@ -327,6 +329,32 @@ def test_many_topics_are_staged_once_by_either_engine_whatever_happens(tmp_path,
     process.send_signal(signal.SIGTERM)
     answer = shell.finish(process)
     assert (answer["events"], answer["bad_records"], answer["set_aside"]) == (9, 1, {})
+
+
+def test_topic_made_anew_is_noticed_by_the_engine_that_has_not_read_it(tmp_path, broker):
+    """As many messages as before: their offsets alone tell nothing."""
+    shell, topics = ManyShell(tmp_path, broker), ("many.public.orders", "many.public.lines")
+    for topic in topics:
+        with suppress(KafkaException):
+            broker.delete_topic(topic)  # another test's
+        broker.create_topic(topic, partitions=2)
+        broker.send(topic, [message("c", {"id": key, "note": "old"}) for key in range(9)])
+    words = ("-o", "assume-new-keys=true", "--engine")
+    assert shell.finish(shell.start(*words, "local"))["set_aside"] == {}
+    broker.delete_topic(topics[0])
+    broker.create_topic(topics[0], partitions=1)
+    broker.send(topics[0], [message("c", {"id": key, "note": "new"}) for key in range(9)])
+    answer = shell.finish(shell.start(*words, "spark"), code=3)
+    assert "was deleted and made anew" in answer["set_aside"]["shop.orders"]
+    assert shell.state("orders") == dict.fromkeys(range(9), "old")
+    tf.open_catalog("local", warehouse=shell.warehouse).drop_table("shop.orders")
+    # The newest batch names the table, which lacks it, and ends behind what the topic has by now.
+    assert shell.finish(shell.start(*words, "spark"))["set_aside"] == {}
+    assert shell.state("orders") == dict.fromkeys(range(9), "new")
+    broker.send(topics[0], [message("c", {"id": 9, "note": "new"})])
+    assert shell.finish(shell.start(*words, "local"))["events"] == 1
+    assert shell.state("orders") == dict.fromkeys(range(10), "new")
+    assert shell.state("lines") == dict.fromkeys(range(9), "old")
 
 
 def scrape(port):

@@ -19,14 +19,31 @@ Message = tuple[str | bytes | None, str | bytes | None]  # key and value
 
 @dataclass
 class FakeCluster:
-    """Topics with their messages; `first`: offsets below which Kafka has deleted."""
+    """Topics with their messages.
+
+    `first`: offsets below which Kafka has deleted. `ids`: of topics that were made anew; others
+    have their names. `tells_ids`: as brokers from 2.8 on.
+    """
 
     logs: dict[Place, list[Message]] = field(default_factory=dict)
     first: dict[Place, int] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    tells_ids: bool = True
 
     def create(self, topic: str, partitions: int = 1) -> None:
         for number in range(partitions):
             self.logs.setdefault((topic, number), [])
+
+    def make_anew(self, topic: str) -> None:
+        """Delete a topic, and create it again with as many partitions."""
+        self.ids[topic] = f"{self.ids.get(topic, topic)}'"
+        for place in [place for place in self.logs if place[0] == topic]:
+            self.logs[place] = []
+            self.first.pop(place, None)
+
+    def delete_records(self, place: Place) -> None:
+        """Delete all that a partition has, as retention does."""
+        self.first[place] = len(self.logs[place])
 
     def send(self, topic: str, *messages: Message, partition: int = 0) -> None:
         self.create(topic, partition + 1)
@@ -53,6 +70,11 @@ class FakeSource:
         for topic, _ in self.cluster.logs:
             counts[topic] = counts.get(topic, 0) + 1
         return counts
+
+    def ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        self._check_open()
+        known = {topic for topic, _ in self.cluster.logs} if self.cluster.tells_ids else set()
+        return {topic: self.cluster.ids.get(topic, topic) for topic in topics if topic in known}
 
     def assign(self, begin: Mapping[Place, int]) -> None:
         self._check_open()

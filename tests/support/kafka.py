@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,12 @@ class Kafka:
         client = AdminClient(self._settings)  # answers end with it
         client.create_topics([NewTopic(name, partitions, 1)])[name].result()
         return name
+
+    def delete_topic(self, name: str) -> None:
+        client = AdminClient(self._settings)
+        client.delete_topics([name])[name].result()
+        while name in client.list_topics(timeout=30).topics:
+            time.sleep(0.1)
 
     def send(self, topic: str, messages: Iterable[Message]) -> None:
         """Send in order; the key decides the partition."""

@@ -65,6 +65,10 @@ _GONE = {
     "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC",
     "_UNKNOWN_PARTITION",
 }  # fmt: skip
+_NO_ID = "A" * 22  # 0 in base64: of brokers before 2.8
+_URL_SAFE = str.maketrans("+/", "-_")
+_TELLS_NONE = "_UNSUPPORTED_FEATURE"
+QUIET = logging.getLogger("icefold.kafka")
 logger = logging.getLogger("icefold.ingest")
 
 
@@ -85,6 +89,7 @@ class KafkaConsumer:
     settings: Mapping[str, str] = field(default_factory=dict)
     _client: Any = None
     _warned: str = ""
+    _admin: Any = None
 
     def __post_init__(self) -> None:
         if kafka is None:
@@ -94,9 +99,10 @@ class KafkaConsumer:
             )
         given = {name.removeprefix(PREFIX): text for name, text in self.settings.items()}
         # Quiet: what goes wrong is told by the calls that it concerns.
-        settings = {**DEFAULTS, **given, "bootstrap.servers": self.servers}
+        settings: dict[str, Any] = {**DEFAULTS, **given, "bootstrap.servers": self.servers}
         try:
-            self._client = kafka.Consumer(settings, logger=logging.getLogger("icefold.kafka"))
+            self._client = kafka.Consumer(settings, logger=QUIET)
+            self._admin = confluent_kafka.admin.AdminClient(settings, logger=QUIET)
         except (kafka.KafkaException, ValueError, TypeError) as error:
             reason = _error_of(error).str() if _error_of(error) else str(error)
             raise InvalidInputError(
@@ -112,6 +118,20 @@ class KafkaConsumer:
         return {
             name: len(topic.partitions) for name, topic in listed.topics.items() if not topic.error
         }
+
+    def ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """See `MessageSource`."""
+        wanted = kafka.TopicCollection(list(topics))
+        found = {}
+        for topic, answer in self._admin.describe_topics(wanted, request_timeout=ANSWER_S).items():
+            try:
+                # As Kafka's own tools and Java's client write it.
+                found[topic] = str(answer.result().topic_id).translate(_URL_SAFE)
+            except kafka.KafkaException as error:
+                name = _error_of(error).name()
+                if name.startswith("_") and name != _TELLS_NONE:  # the client's: nobody answers
+                    raise self._refused(_error_of(error)) from error
+        return {topic: each for topic, each in found.items() if each != _NO_ID}
 
     def assign(self, begin: Offsets) -> None:
         """See `MessageSource`."""

@@ -31,7 +31,7 @@ from tableformat.cdc.many.source import (
     MessageSource,
     Polled,
 )
-from tableformat.cdc.many.staging import StreamBatch, StreamTable
+from tableformat.cdc.many.staging import StreamBatch, StreamTable, within_topics
 from tableformat.cdc.many.stream_tables import (
     StreamListener,
     StreamSettings,
@@ -40,6 +40,7 @@ from tableformat.cdc.many.stream_tables import (
 )
 from tableformat.cdc.many.table_making import NewTable
 from tableformat.cdc.many.transaction_reading import TransactionReading, plan_cut
+from tableformat.cdc.many.transaction_topic import boundaries_place
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.memory import release_unused
@@ -191,6 +192,7 @@ class LocalEngine:
             self.settings,
             self._topics,
             self.listener,
+            ids_of=self.source.ids,
             resume_tables=self.resume_tables,
             before=self._before,
         )
@@ -269,7 +271,7 @@ class LocalEngine:
         begin = {p: at for p, at in self._offsets(tables).items() if p not in self._read}
         if self._transactions is not None:
             self._transactions.begin(begin, tables, self._topics, self._read)
-        self._read |= {place: max(at, 0) for place, at in begin.items()}
+        self._read |= begin
         self.source.assign(begin)
         for name in self._tables.resumed.keys() - self._catching_up.keys():
             table = self._tables.tables[name]
@@ -284,8 +286,12 @@ class LocalEngine:
             before = found  # a table that waits for its first row lacks it still
 
     def _finish_one(self, found: UnfinishedBatch) -> None:
-        lacking = [self._tables.tables[name] for name in found.lacking]
+        tables = {name: self._tables.tables[name] for name in found.lacking}
+        lacking = list(tables.values())
         topics = {topic for table in lacking for topic in table.topics}
+        places = [place for table in lacking for place in table.places(self._topics)]
+        begins, ends = self.source.begins(places), self.source.ends(places)
+        found = within_topics(found, tables, begins, ends)
         ends = {place: end for place, end in found.ends.items() if place[0] in topics}
         begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
         found_again = self._between(begin, ends)
@@ -462,6 +468,10 @@ class LocalEngine:
         taken = self._buffers.take(counts)
         ends |= {place: next_offset(messages) for place, messages in taken.items()}
         table_of = self._tables.table_of
+        waiting = self._buffers.counts().keys() | ends.keys()
+        read = {place: at for place, at in self._read.items() if place not in waiting}
+        for name in {table_of[topic] for topic, _ in taken}:
+            ends |= self._tables.tables[name].silent(self._topics, read)
         batch = StreamBatch(
             batch=self._tables.batch_id(),
             events=by_table(taken, table_of.__getitem__),
@@ -480,7 +490,9 @@ class LocalEngine:
             table = self._tables.tables.get(name)
             if table is None:
                 del self._catching_up[name]  # set aside again
-            elif all(self._is_staged(table, *each) for each in self._catching_up[name].items()):
+            elif table.made_anew is None and all(
+                self._is_staged(table, *each) for each in self._catching_up[name].items()
+            ):
                 del self._catching_up[name]
                 self._tables.caught_up(name)
 
@@ -524,6 +536,7 @@ class LocalEngine:
         """Tables that are new, or have topics or partitions that have come since."""
         try:
             topics = dict(self.source.topics())
+            renewed = self._tables.renew()
         except StoreUnavailableError as error:
             if not self._brokers_gone:
                 logger.warning("%s; the stream waits for it", error)
@@ -533,6 +546,8 @@ class LocalEngine:
             logger.info("a Kafka broker answers again")
         self._brokers_gone = False
         self._topics = topics
+        for table in renewed:
+            self._leave(table)
         names = set(self._tables.join(topics))
         # By what is read: the brokers may have left a topic out of their last answer.
         return names | {
@@ -618,6 +633,7 @@ class LocalEngine:
         cut = plan_cut(self._tables, lambda: self._topics, self.settings.routing, may_wait=may_wait)
         if cut is None:
             return None
+        self._tables.begin_boundaries(boundaries_place(cut)[0])
         return TransactionReading(
             cut=cut,
             tables=self._tables,

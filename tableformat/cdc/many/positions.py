@@ -24,7 +24,7 @@ from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import committed
 from tableformat.cdc.dead_letter import ArePutAside
 from tableformat.errors import CorruptDataError, InvalidInputError
-from tableformat.spec.names import BATCH_TABLES, SOURCE_OFFSETS, SOURCE_TRANSACTION
+from tableformat.spec.names import BATCH_TABLES, SOURCE_OFFSETS, SOURCE_TOPICS, SOURCE_TRANSACTION
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -40,12 +40,14 @@ class TablePosition:
         batch: The newest batch; -1: none.
         offsets: What that batch says; also of topics of other tables that it moved.
         tables: All tables that the batch touches.
+        ids: Kafka's ids of the table's topics, as far as it told them.
         transaction: The last source transaction in it, if batches end with transactions.
     """
 
     batch: int = -1
     offsets: Offsets = field(default_factory=dict)
     tables: tuple[str, ...] = ()
+    ids: Mapping[str, str] = field(default_factory=dict)
     transaction: str | None = None
 
     def of_topics(self, topics: Collection[str]) -> dict[Place, int]:
@@ -94,6 +96,7 @@ def read_position(state: TableState, branch: str, query_id: str) -> TablePositio
             batch=done.number,
             offsets=decode_offsets(done.source.get(SOURCE_OFFSETS, "{}")),
             tables=tuple(str(name) for name in json.loads(done.source[BATCH_TABLES])),
+            ids=dict(json.loads(done.source.get(SOURCE_TOPICS, "{}"))),
             transaction=done.source.get(SOURCE_TRANSACTION),
         )
     except (ValueError, TypeError, AttributeError) as error:
@@ -144,6 +147,24 @@ def unfinished(positions: Mapping[str, TablePosition]) -> UnfinishedBatch | None
     return None
 
 
+def topic_made_anew(
+    before: Mapping[str, str], now: Mapping[str, str], topics: Collection[str]
+) -> str | None:
+    """Why a table cannot go on in its topics: one has another id than it had; None: it can.
+
+    Its offsets begin again at 0. Once they have reached those of before, nothing else tells.
+    """
+    for topic in topics:
+        if before.get(topic) != now.get(topic) and topic in before and topic in now:
+            return (
+                f"topic {topic} was deleted and made anew (its id was {before[topic]}, is "
+                f"{now[topic]}), so offsets of before say nothing of it: drop the table and load "
+                "it anew; or --resume it, if messages have the offsets that they had (a cluster "
+                "that was copied)"
+            )
+    return None
+
+
 def transactions_end(offsets: Offsets) -> int:
     """Where a batch ends in the transaction topic; -1: batches do not end with transactions."""
     ends = (at for (topic, _), at in offsets.items() if topic.endswith(".transaction"))
@@ -167,20 +188,21 @@ def next_batch(positions: Iterable[TablePosition]) -> int:
     return max((each.batch for each in positions), default=-1) + 1
 
 
-def batch_summary(
-    tables: Collection[str], own: Offsets, ends: Offsets, transaction: str | None
-) -> dict[str, str]:
+def batch_summary(position: TablePosition) -> dict[str, str]:
     """What a table's snapshot says of its batch, beside the exactly-once marker.
 
     Args:
-        tables: All tables that the batch touches.
-        own: The last known offsets of the table's own topics.
-        ends: Where the batch ends in every partition that it moved.
-        transaction: The last source transaction in it.
+        position: How far the table has got with it.
     """
-    names = json.dumps(sorted(tables), separators=(",", ":"))
-    summary = {BATCH_TABLES: names, SOURCE_OFFSETS: encode_offsets({**own, **ends})}
-    return summary if transaction is None else summary | {SOURCE_TRANSACTION: transaction}
+    summary = {
+        BATCH_TABLES: json.dumps(position.tables, separators=(",", ":")),
+        SOURCE_OFFSETS: encode_offsets(position.offsets),
+    }
+    if position.ids:
+        summary[SOURCE_TOPICS] = json.dumps(dict(position.ids), separators=(",", ":"))
+    if position.transaction is not None:
+        summary[SOURCE_TRANSACTION] = position.transaction
+    return summary
 
 
 def known_letters(own: Offsets, source: Mapping[str, str]) -> ArePutAside | None:

@@ -43,6 +43,13 @@ class MessageSource(Protocol):
             InvalidInputError: A setting is refused.
         """
 
+    def ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """What tells these topics from others that had their names before, where brokers say so.
+
+        Raises:
+            StoreUnavailableError: No broker answers.
+        """
+
     def assign(self, begin: Offsets) -> None:
         """Read these partitions too, from these offsets (`EARLIEST`: the first there is)."""
 

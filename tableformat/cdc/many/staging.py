@@ -29,9 +29,11 @@ from tableformat.cdc.many.positions import (
     Offsets,
     Place,
     TablePosition,
+    UnfinishedBatch,
     batch_summary,
     known_letters,
     read_position,
+    topic_made_anew,
 )
 from tableformat.cdc.many.table_making import NoRowYetError, make_table, plan_table
 from tableformat.cdc.many.table_options import TableOptions
@@ -81,6 +83,7 @@ class StreamTable:
         topics: Topics that it is fed by.
         options: Its own.
         position: How far it has got.
+        ids: Kafka's ids of its topics, as far as they are known.
         exists: It was there when the stream looked, or has been made since.
         plan: Its sink; None: not planned yet, or the table does not exist.
     """
@@ -89,6 +92,7 @@ class StreamTable:
     topics: tuple[str, ...]
     options: TableOptions
     position: TablePosition = field(default_factory=TablePosition)
+    ids: Mapping[str, str] = field(default_factory=dict)
     exists: bool = False
     plan: SinkPlan | None = None
 
@@ -101,6 +105,25 @@ class StreamTable:
     def own(self) -> dict[Place, int]:
         """The offsets of its own topics."""
         return self.position.of_topics(self.topics)
+
+    @property
+    def begun(self) -> set[str]:
+        """Its topics of which something is staged."""
+        return {topic for (topic, _), end in self.own.items() if end > 0}
+
+    @property
+    def made_anew(self) -> str | None:
+        """Why it cannot go on in its topics as its snapshots tell of them; see there."""
+        return topic_made_anew(self.position.ids, self.ids, self.begun)
+
+    def silent(self, partitions: Mapping[str, int], read: Offsets) -> dict[Place, int]:
+        """How far partitions are read of which its snapshots say nothing: they had no message.
+
+        Who comes next begins there: what Kafka deletes until then would be skipped unseen.
+        """
+        own = self.own
+        places = (each for each in self.places(partitions) if each not in own)
+        return {each: at for each in places if (at := read.get(each, -1)) >= 0}
 
     def places(self, partitions: Mapping[str, int]) -> list[Place]:
         """The partitions of its topics; `partitions`: how many each topic has."""
@@ -120,6 +143,7 @@ class StreamBatch:
         ends: Where the batch ends in every partition that it moves.
         transaction: The last source transaction in it, if it ends with one.
         tables: All tables of the batch, where it is done again for some of them; None: of `events`.
+        ids: Kafka's ids of topics in `ends` that are no table's.
     """
 
     batch: BatchId
@@ -127,6 +151,7 @@ class StreamBatch:
     ends: Offsets
     transaction: str | None = None
     tables: tuple[str, ...] | None = None
+    ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +267,33 @@ def _is_of_object(error: TableError) -> bool:
     return isinstance(error, NotFoundError | CorruptDataError) and "location" in error.context
 
 
+def within_topics(
+    found: UnfinishedBatch, tables: Mapping[str, StreamTable], begins: Offsets, ends: Offsets
+) -> UnfinishedBatch:
+    """A batch that ends where the topics of the tables that lack it can have it end.
+
+    A table that was dropped begins anew in its topics. Those may have been made anew, too, and be
+    shorter than the batch was, or have fewer partitions; or they begin behind it by now.
+
+    Args:
+        found: The batch.
+        tables: Those that lack it, by name.
+        begins: Where the partitions of their topics begin now.
+        ends: Where they end.
+    """
+    new = {
+        place
+        for place in found.ends
+        for table in tables.values()
+        if place[0] in table.topics and place not in table.own
+    }
+    capped = {
+        place: max(min(found.ends[place], ends.get(place, 0)), begins.get(place, 0))
+        for place in new
+    }
+    return replace(found, ends={**found.ends, **capped})
+
+
 def prepare_messages(
     environment: Environment,
     table: StreamTable,
@@ -290,7 +342,7 @@ def _commit(
 ) -> IngestResult:
     table, plan = ready.table, ready.batch.plan
     query = batch.batch.query_id
-    begin = table.own
+    begin, after = table.own, _position_after(table, batch, names)
 
     def check(state: TableState) -> None:
         found = read_position(state, plan.branch, query)
@@ -301,7 +353,7 @@ def _commit(
         plan,
         ready.batch.written,
         batch.batch,
-        batch_summary(names, begin, batch.ends, batch.transaction),
+        batch_summary(after),
         known_letters=partial(known_letters, begin),
         check=check,
         is_mark=True,
@@ -310,7 +362,7 @@ def _commit(
         # It is there: our own commit, whose answer was lost, or another process's.
         state = environment.catalog.load_table(table.identifier)
         found = read_position(state, plan.branch, query)
-        if found != _position_after(table, batch, names):
+        if found != after:
             raise _overtaken(table, batch.batch, found)
     return ready.batch.result(result)
 
@@ -322,6 +374,7 @@ def _position_after(
         batch=batch.batch.number,
         offsets={**table.own, **batch.ends},
         tables=tuple(sorted(names)),
+        ids={**table.ids, **batch.ids},
         transaction=batch.transaction,
     )
 

@@ -7,7 +7,7 @@ a process that starts reads it there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,10 +21,12 @@ from tableformat.cdc.many.positions import (
     UnfinishedBatch,
     next_batch,
     read_position,
+    topic_made_anew,
     unfinished,
 )
 from tableformat.cdc.many.routing import Routed, Routing, TopicPattern
 from tableformat.cdc.many.set_aside import (
+    REASON_CHARS_MAX,
     SetAside,
     end_set_aside,
     read_set_aside,
@@ -104,6 +106,9 @@ class StreamTables:
         recorded: Positions of all tables of the namespace that the query has written.
         partitions: How many each topic has.
         told: What stood aside before an outage, with the reason that was told.
+        ids_of: Asks for Kafka's ids of topics; see `MessageSource.ids`.
+        ids: What it has answered.
+        boundaries: The transaction topic, if batches end with transactions; its id is in each.
     """
 
     environment: Environment
@@ -117,6 +122,9 @@ class StreamTables:
     resumed: dict[str, SetAside] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
+    ids_of: Callable[[Collection[str]], Mapping[str, str]] = lambda _: {}
+    ids: dict[str, str] = field(default_factory=dict)
+    boundaries: str = ""
 
     @property
     def table_of(self) -> dict[str, str]:
@@ -142,15 +150,67 @@ class StreamTables:
             known = self.standing.get(name) or self.tables.get(name)
             if known is not None and set(known.topics) >= set(members):
                 continue
+            self.ask_ids(members)
             if known is None:
                 self._load([name], routed)
             elif name in self.tables:
-                self.tables[name] = replace(known, topics=members)
+                ids = self._ids(members, known.position)
+                self.tables[name] = replace(known, topics=members, ids=ids)
             else:
                 self.standing[name] = replace(known, topics=members)
             if name in self.tables:
                 changed.append(name)
         return changed
+
+    def ask_ids(self, topics: Collection[str]) -> None:
+        """Learn the ids of topics, as they are now."""
+        self.ids |= self.ids_of(sorted(topics))
+
+    def renew(self) -> list[StreamTable]:
+        """Tables with topics that were made anew since they began to be read.
+
+        Those of which something is staged are set aside; the others are to be read anew.
+        """
+        self.ask_ids(self.table_of)
+        found = []
+        for name, table in list(self.tables.items()):
+            if topic_made_anew(table.ids, self.ids, table.topics) is None:
+                continue
+            found.append(table)
+            reason = topic_made_anew(table.ids, self.ids, table.begun)
+            if reason is None:
+                self.tables[name] = replace(table, ids=self._ids(table.topics, table.position))
+            else:
+                self.set_aside(name, reason)
+        return found
+
+    def begin_boundaries(self, topic: str) -> None:
+        """Batches end with transactions that this topic tells.
+
+        Where they ended in one of its name that was made anew since says nothing of it: what is in
+        no batch is taken as after `--cut batch`.
+        """
+        self.boundaries = topic
+        self.ask_ids([topic])
+        for name, position in list(self.recorded.items()):
+            self.recorded[name] = kept = self._within_boundaries(position)
+            for known in (self.tables, self.standing):
+                if name in known:
+                    known[name] = replace(known[name], position=kept)
+            if kept is not position:
+                logger.warning("%s: topic %s was deleted and made anew", name, topic)
+
+    def _within_boundaries(self, position: TablePosition) -> TablePosition:
+        topic = self.boundaries
+        if topic_made_anew(position.ids, self.ids, [topic]) is None:
+            return position
+        offsets = {place: at for place, at in position.offsets.items() if place[0] != topic}
+        return replace(position, offsets=offsets)
+
+    def _ids(self, topics: Collection[str], position: TablePosition) -> dict[str, str]:
+        """What is known of the ids of topics; of brokers that tell none, what was known before."""
+        known = {**position.ids, **self.ids}
+        return {topic: known[topic] for topic in topics if topic in known}
 
     def unfinished(self) -> UnfinishedBatch | None:
         """The newest batch, if tables lack it that can take it."""
@@ -181,7 +241,7 @@ class StreamTables:
         staged = stage_batch(
             self.environment,
             self.tables,
-            batch,
+            replace(batch, ids={t: self.ids[t] for t in [self.boundaries] if t in self.ids}),
             prepare=partial(self._prepared, prepare or self._prepare_messages),
         )
         self.tables |= staged.tables
@@ -314,9 +374,10 @@ class StreamTables:
             record = read_set_aside(state.metadata.properties)
             if record is None or record.is_asked_back:
                 del self.standing[name]
-                self.aside.pop(name, None)
+                reason = self.aside.pop(name, "")
                 self.told.pop(name, None)
-                self._take_up(name, table.topics, state, is_back=True)
+                self.ask_ids(table.topics)
+                self._take_up(name, table.topics, state, reason)
                 if name in self.tables:
                     back.append(name)
                     self.listener.resumed(name)
@@ -345,10 +406,12 @@ class StreamTables:
         name: str,
         topics: tuple[str, ...],
         state: TableState | None,
-        *,
-        is_back: bool = False,
+        stood_aside: str | None = None,
     ) -> None:
-        """Add a table; one that stands aside, or cannot be right, among those."""
+        """Add a table; one that stands aside, or cannot be right, among those.
+
+        `stood_aside`: the reason why it has until now, if it is taken up again.
+        """
         try:
             table = StreamTable(
                 identifier=parse_table_name(name),
@@ -357,15 +420,24 @@ class StreamTables:
             )
             if state is not None:
                 position = read_position(state, self.settings.branch, self.settings.query_id)
+                position = self._within_boundaries(position)
                 table = replace(table, position=position, exists=True)
                 self.recorded[name] = position
+            table = replace(table, ids=self._ids(topics, table.position))
         except (InvalidInputError, CorruptDataError) as error:
             self._note(name, str(error))
             return
         record = None if state is None else read_set_aside(state.metadata.properties)
         if record is None or record.is_asked_back:
             self.tables[name] = table
-            if record is not None or (is_back and table.position.batch >= 0):
+            why = table.made_anew
+            if why is not None and why[:REASON_CHARS_MAX] not in (
+                stood_aside, None if record is None else record.reason
+            ):  # fmt: skip
+                if record is not None:
+                    self.resumed[name] = record
+                self.set_aside(name, why)
+            elif record is not None or (stood_aside is not None and table.position.batch >= 0):
                 self._resume(table, record)
         else:
             self.standing[name] = table
@@ -378,6 +450,7 @@ def open_tables(
     topics: Mapping[str, int],
     listener: StreamListener,
     *,
+    ids_of: Callable[[Collection[str]], Mapping[str, str]],
     resume_tables: Collection[str] = (),
     before: StreamTables | None = None,
 ) -> StreamTables:
@@ -388,6 +461,7 @@ def open_tables(
         settings: The stream.
         topics: All topics that there are, with their number of partitions.
         listener: Is told what happens.
+        ids_of: Asks for Kafka's ids of topics; see `MessageSource.ids`.
         resume_tables: Tables that need no longer stand aside.
         before: Of the same stream before an outage: what stood aside has been told. A topic that
             has come since and makes no table is told, too, and the others go on.
@@ -420,7 +494,8 @@ def open_tables(
         state = states.get(parse_table_name(name))
         if state is not None:
             states[state.identifier] = resume(environment, state)
-    stream = StreamTables(environment, settings, listener, partitions=dict(topics))
+    stream = StreamTables(environment, settings, listener, partitions=dict(topics), ids_of=ids_of)
+    stream.ask_ids(routed.table_of)
     if before is not None:
         stream.told = before.told | before.aside
         for topic, reason in routed.refused.items():

@@ -1,0 +1,248 @@
+"""Topics that are not what their offsets in the tables are of: made anew, or emptied unseen."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from resolver import resolve, resolve_group
+from tableformat.cdc.many.local_engine import Cut
+from tableformat.cdc.many.set_aside import read_set_aside
+from tableformat.spec.names import SET_ASIDE, SOURCE_OFFSETS, SOURCE_TOPICS
+from tests.crash.test_run_kills import transaction
+from tests.support.fake_kafka import FakeCluster
+from tests.support.memory_tables import memory_catalog
+from tests.support.stream_worlds import engine_of, message, notes
+
+ORDERS = "pg.public.orders"
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster()
+
+
+@pytest.fixture
+def catalog():
+    return memory_catalog()
+
+
+def put(cluster, name, *keys, **more):
+    changes = [message("c", {"id": key, "note": "new"}) for key in keys]
+    cluster.send(f"pg.public.{name}", *changes, **more)
+
+
+def ran(catalog, cluster, **more):
+    engine = engine_of(catalog, cluster, **more)
+    engine.run(follow=False)
+    return engine
+
+
+def summary(catalog, table):
+    return catalog.load_table(table).state.head("staging").summary.additional_properties
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_topic_made_anew_sets_its_table_aside_however_many_messages_it_has(
+    catalog, cluster, count, is_published
+):
+    put(cluster, "orders", 1, 2, 3)
+    put(cluster, "lines", 1)
+    ran(catalog, cluster)
+    assert json.loads(summary(catalog, "shop.orders")[SOURCE_TOPICS]) == {ORDERS: ORDERS}
+    if is_published:  # and the staged commits are gone
+        resolve_group([catalog.load_table(name) for name in ("shop.orders", "shop.lines")])
+        resolve(catalog.load_table("shop.orders"))
+    cluster.make_anew(ORDERS)
+    put(cluster, "orders", *range(10, 10 + count))
+    put(cluster, "lines", 2)
+    for _ in range(2):
+        engine = ran(catalog, cluster)
+        reason = engine.aside["shop.orders"]
+        assert f"topic {ORDERS} was deleted and made anew" in reason
+        assert "\n" not in reason
+        assert notes(catalog, "shop.orders").keys() == {1, 2, 3}
+        assert notes(catalog, "shop.lines").keys() == {1, 2}
+
+
+def test_table_that_is_resumed_goes_on_at_its_offsets_for_good(catalog, cluster):
+    """A cluster that was copied: the messages are those of before, the ids are not."""
+    put(cluster, "orders", 1, 2, 3)
+    ran(catalog, cluster)
+    cluster.ids[ORDERS] = "copied"
+    assert "made anew" in ran(catalog, cluster).aside["shop.orders"]
+    for words in ({"resume": ["shop.orders"]}, {}, {}):
+        assert not ran(catalog, cluster, **words).aside  # also before it has a batch that says so
+    put(cluster, "orders", 4)
+    assert not ran(catalog, cluster).aside
+    assert notes(catalog, "shop.orders").keys() == {1, 2, 3, 4}
+    assert json.loads(summary(catalog, "shop.orders")[SOURCE_TOPICS]) == {ORDERS: "copied"}
+    ran(catalog, cluster)
+    assert SET_ASIDE not in catalog.load_table("shop.orders").properties
+    cluster.make_anew(ORDERS)
+    assert "made anew" in ran(catalog, cluster).aside["shop.orders"]
+
+
+def test_table_that_is_resumed_for_another_reason_stands_aside_for_this_one(catalog, cluster):
+    put(cluster, "orders", 1)
+    ran(catalog, cluster)
+    cluster.send(ORDERS, (None, "{no json"))
+    assert "not a JSON object" in ran(catalog, cluster).aside["shop.orders"]
+    batch = read_set_aside(catalog.load_table("shop.orders").properties).batch
+    cluster.make_anew(ORDERS)
+    put(cluster, "orders", 5, 6, 7)
+    engine = ran(catalog, cluster, resume=["shop.orders"])
+    assert "made anew" in engine.aside["shop.orders"]
+    assert read_set_aside(catalog.load_table("shop.orders").properties).batch == batch
+    assert notes(catalog, "shop.orders").keys() == {1}
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_stream_that_runs_notices_and_is_asked_to_go_on(catalog, cluster, is_asked):
+    put(cluster, "orders", 1)
+    turns, shown = iter(range(9)), []
+
+    def stop():
+        turn = next(turns)
+        shown.append(dict(engine.aside))
+        if turn == 2:
+            cluster.ids[ORDERS] = "copied"
+        if turn == 4:
+            put(cluster, "orders", 2)
+        if turn == 5 and is_asked:
+            catalog.load_table("shop.orders").set_properties({SET_ASIDE: "resume"})
+        return turn == 8
+
+    engine = engine_of(catalog, cluster, interval_ms=0, refresh_ms=0)
+    engine.run(follow=True, stop=stop)
+    assert shown[2] == {}
+    assert "made anew" in shown[4]["shop.orders"]
+    assert notes(catalog, "shop.orders").keys() == ({1, 2} if is_asked else {1})
+    assert bool(engine.aside) is not is_asked
+
+
+def test_topic_made_anew_of_which_nothing_was_staged_is_read_from_its_beginning(catalog, cluster):
+    cluster.create(ORDERS)
+    put(cluster, "lines", 1)
+    turns = iter(range(9))
+
+    def stop():
+        turn = next(turns)
+        if turn == 2:
+            cluster.make_anew(ORDERS)
+        if turn == 4:
+            put(cluster, "orders", 3, 4)
+        return turn == 8
+
+    engine = engine_of(catalog, cluster, interval_ms=0, refresh_ms=0)
+    engine.run(follow=True, stop=stop)
+    assert not engine.aside
+    assert notes(catalog, "shop.orders").keys() == {3, 4}
+    assert not ran(catalog, cluster).aside
+
+
+def test_brokers_that_tell_no_ids_forget_none(catalog, cluster):
+    put(cluster, "orders", 1)
+    ran(catalog, cluster)
+    cluster.tells_ids = False
+    put(cluster, "orders", 2)
+    assert not ran(catalog, cluster).aside
+    cluster.tells_ids = True
+    put(cluster, "orders", 3)
+    assert not ran(catalog, cluster).aside
+    assert notes(catalog, "shop.orders").keys() == {1, 2, 3}
+    cluster.make_anew(ORDERS)
+    assert "made anew" in ran(catalog, cluster).aside["shop.orders"]
+
+
+def test_messages_of_a_partition_that_was_empty_are_not_deleted_unseen(catalog, cluster):
+    cluster.create(ORDERS, 3)
+    put(cluster, "orders", 1, partition=0)
+    cluster.delete_records((ORDERS, 1))
+    ran(catalog, cluster)
+    assert json.loads(summary(catalog, "shop.orders")[SOURCE_OFFSETS]) == {
+        ORDERS: {"0": 1, "1": 0, "2": 0}
+    }
+    put(cluster, "orders", 2, partition=2)
+    cluster.delete_records((ORDERS, 2))
+    reason = ran(catalog, cluster).aside["shop.orders"]
+    assert f"Kafka no longer has what comes next in {ORDERS}-2" in reason
+
+
+def test_partition_that_was_emptied_before_it_was_read_begins_where_it_is(catalog, cluster):
+    cluster.create(ORDERS, 2)
+    put(cluster, "orders", 7, 8, partition=1)
+    cluster.delete_records((ORDERS, 1))
+    put(cluster, "orders", 1, partition=0)
+    assert not ran(catalog, cluster).aside
+    assert json.loads(summary(catalog, "shop.orders")[SOURCE_OFFSETS]) == {ORDERS: {"0": 1, "1": 2}}
+    put(cluster, "orders", 2, partition=1)
+    assert not ran(catalog, cluster).aside
+    assert notes(catalog, "shop.orders").keys() == {1, 2}
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_dropped_table_begins_anew_in_what_its_topic_has_by_now(catalog, cluster, is_behind):
+    """The newest batch names it, so it lacks that, which ends elsewhere."""
+    cluster.create(ORDERS, 2)
+    put(cluster, "orders", 1, 2, 3, partition=0)
+    put(cluster, "orders", 4, 5, partition=1)
+    put(cluster, "lines", 1)
+    ran(catalog, cluster)
+    catalog.drop_table("shop.orders")
+    if is_behind:
+        put(cluster, "orders", 6)
+        cluster.delete_records((ORDERS, 0))
+    else:
+        cluster.make_anew(ORDERS)
+        del cluster.logs[ORDERS, 1]
+    put(cluster, "orders", 7)
+    assert not ran(catalog, cluster).aside
+    put(cluster, "orders", 8)
+    put(cluster, "orders", 9, partition=1)
+    assert not ran(catalog, cluster).aside
+    wanted = {4, 5, 7, 8, 9} if is_behind else {7, 8, 9}
+    assert notes(catalog, "shop.orders").keys() == wanted
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_transaction_topic_made_anew_is_read_from_its_beginning(catalog, cluster, count):
+    def transfer(number, op="u"):
+        transaction(cluster, number, op, {name: {1: number} for name in "ab"})
+
+    def balances():
+        tables = (catalog.load_table(f"shop.{name}") for name in "ab")
+        return [t.scan(branch="staging").to_arrow()["balance"].to_pylist() for t in tables]
+
+    def run():
+        ran(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0, interval_ms=0)
+
+    for number in range(1, 4):
+        transfer(number, "u" if number > 1 else "c")
+    run()
+    assert balances() == [[3], [3]]
+    cluster.make_anew("pg.transaction")
+    for number in range(4, 4 + count):
+        transfer(number)
+    for end in (3 + count, 4 + count):
+        run()
+        assert balances() == [[end], [end]]
+        transfer(4 + count)
+
+
+def test_ids_are_written_alike_by_both_clients() -> None:
+    """Java writes base64 for URLs, librdkafka the other one."""
+    kafka_consumer = pytest.importorskip("tableformat.cdc.many.kafka_consumer")
+    pytest.importorskip("confluent_kafka")
+    given = {"a": "ey4CXXY0QfiKC8ASd/gK+Q", "b": "A" * 22}
+    answers = {
+        name: SimpleNamespace(result=lambda text=text: SimpleNamespace(topic_id=text))
+        for name, text in given.items()
+    }
+    consumer = kafka_consumer.KafkaConsumer("127.0.0.1:1")
+    consumer._admin = SimpleNamespace(describe_topics=lambda *_, **__: answers)
+    assert consumer.ids(["a", "b"]) == {"a": "ey4CXXY0QfiKC8ASd_gK-Q"}
+    consumer.close()
