@@ -24,7 +24,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.truncation import Truncation, VectorsAtHead, vectors_of_all_rows
-from tableformat.commit.branch_history import ancestors, head_of, snapshots_by_id, summary_of
+from tableformat.commit.branch_history import (
+    ancestors,
+    committed_to,
+    head_of,
+    snapshots_by_id,
+    summary_of,
+)
 from tableformat.commit.carried_properties import OF_SOURCE, OTHER_QUERIES_MAX, load_carried
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
@@ -119,9 +125,12 @@ def committed(state: TableState, branch: str, query_id: str) -> CommittedBatch |
     for snapshot in _history(state, branch):
         found = batch_in(summary_of(snapshot), query_id, snapshot.snapshot_id)
         if found is not None:
-            return found
+            break
         walked.add(str(snapshot.snapshot_id))
-    return _published_batch(state, walked, query_id)
+    else:
+        found = None
+    published = _published_batch(state, branch, walked, query_id, is_known=found is not None)
+    return _latest(found, published)
 
 
 def is_committed(
@@ -293,15 +302,27 @@ def _history(state: TableState, branch: str) -> Iterator[Snapshot]:
 
 
 def _published_batch(
-    state: TableState, staged: Collection[str], query_id: str
+    state: TableState, branch: str, staged: Collection[str], query_id: str, *, is_known: bool
 ) -> CommittedBatch | None:
-    """The newest batch of a query that branches whose markers are among `staged` know of."""
+    """The newest batch of a query that branches know of which `branch` was published to.
+
+    Their marker is among `staged`, or was staged to the branch before that was moved back. Where
+    the branch says something (`is_known`), what waits on other ones is not walked.
+    """
     by_id = snapshots_by_id(state.metadata)
     found: list[CommittedBatch | None] = []
-    for ref in state.metadata.refs.values():
-        carried = load_carried(by_id, ref.snapshot_id)
-        if carried.marker in staged:
+    for name, ref in state.metadata.refs.items():
+        if name == branch:
+            continue
+        carried = load_carried(by_id, ref.snapshot_id, is_staged=is_known)
+        marked = by_id.get(parse_decimal(carried.marker or "") or 0)
+        if carried.marker in staged or (marked is not None and committed_to(marked) == branch):
             found.append(batch_in(carried.writers, query_id, ref.snapshot_id))
+    return _latest(*found)
+
+
+def _latest(*found: CommittedBatch | None) -> CommittedBatch | None:
+    """The one of the highest number; the first of several."""
     known = (each for each in found if each is not None)
     return max(known, key=lambda each: each.number, default=None)
 
