@@ -15,6 +15,8 @@ from typing import Protocol, TypeVar
 
 from tableformat.side_by_side import AT_ONCE, run_side_by_side
 
+JUMP_MIN_MS = 60_000  # less is what setting a clock right does
+JUMP_LASTS_MS = 15 * 60_000
 SNAPSHOT_ID_MASK = (1 << 63) - 1
 
 S = TypeVar("S")
@@ -47,12 +49,62 @@ class IdSource(Protocol):
         """A uniform random number in [low, high), for jitter."""
 
 
+class WallClock:
+    """Wall-clock time whose jumps ahead are believed only once they have lasted. Thread-safe.
+
+    By it snapshots expire and orphans are deleted, and a commit gives a table a time that never
+    goes back: none of it can be undone when the clock is set right again. A jump back is believed
+    at once; it makes nothing old.
+
+    Args:
+        wall_ns: What may jump.
+        steady_ns: What does not.
+    """
+
+    def __init__(self, wall_ns: Callable[[], int], steady_ns: Callable[[], int]) -> None:
+        self._wall_ns, self._steady_ns = wall_ns, steady_ns
+        offset_ms, _ = self._read()
+        # What wall time is ahead of steady time, as it is believed; by how much more it is, and
+        # since when. One value, so that threads need no lock.
+        self._state = offset_ms, 0, 0
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        offset_ms, steady_ms = self._read()
+        base_ms, known_ms, since_ms = self._state
+        jump_ms = offset_ms - base_ms
+        if abs(jump_ms - known_ms) > JUMP_MIN_MS:
+            known_ms, since_ms = jump_ms, steady_ms
+        if abs(jump_ms) <= JUMP_MIN_MS or steady_ms - since_ms >= JUMP_LASTS_MS:
+            base_ms, known_ms = offset_ms, 0
+        self._state = base_ms, known_ms, since_ms
+        return steady_ms + min(offset_ms, base_ms)
+
+    def _read(self) -> tuple[int, int]:
+        steady_ms = self._steady_ns() // 1_000_000
+        return self._wall_ns() // 1_000_000 - steady_ms, steady_ms
+
+
+def _steady_ns() -> int:
+    """With the time that the machine sleeps, where the system counts that."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)
+
+
+def machine_ms() -> int:
+    """The machine's wall clock as it is, for what is only asked for once more when it is wrong."""
+    return time.time_ns() // 1_000_000
+
+
+_wall_clock = WallClock(time.time_ns, _steady_ns)  # of this process, whoever asks
+
+
 class SystemClock:
     """The machine's clock."""
 
     def now_ms(self) -> int:
-        """See `Clock`."""
-        return time.time_ns() // 1_000_000
+        """See `Clock` and `WallClock`."""
+        return _wall_clock.now_ms()
 
     def monotonic_ms(self) -> float:
         """See `Clock`."""

@@ -39,8 +39,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.commit.branch_history import is_first, snapshots_by_id, summary_of, walk_back
+from tableformat.commit.branch_history import is_first, summary_of, walk_back
 from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, Retention, retention_of
+from tableformat.commit.snapshot_ages import dated_snapshots
 from tableformat.commit.staging_branches import (
     StagingBranch,
     has_unpublished,
@@ -98,7 +99,7 @@ def plan_expiry(metadata: TableMetadata, policy: ExpiryPolicy, *, now_ms: int) -
         InvalidInputError: A `history.expire.*` property is malformed.
     """
     limits = _Limits.of(metadata, policy, now_ms)
-    by_id = snapshots_by_id(metadata)
+    by_id = dated_snapshots(metadata, now_ms)
     staging = staging_branches(metadata, policy.staging)
     lasting = {MAIN_BRANCH, *staging}
     lasting |= {each.target for each in staging.values() if has_unpublished(metadata, each)}
@@ -163,6 +164,10 @@ class _Limits:
             return by_age
         return max(by_age, history[self.max_snapshots_to_keep - 1].timestamp_ms)
 
+    def count_max(self, own: Retention) -> int:
+        """How many of a branch are kept at most: many may have one time (R78)."""
+        return self.max_snapshots_to_keep if own.max_snapshot_age_ms is None else LONG_MAX
+
     def is_ref_expired(self, ref: SnapshotRef, by_id: Mapping[int, Snapshot]) -> bool:
         snapshot = by_id.get(ref.snapshot_id)
         age_max = _first(ref.max_ref_age_ms, self.max_ref_age_ms)
@@ -186,11 +191,12 @@ def _kept_by_refs(
             own = Retention()  # it is for tools that know no staged changes
         history = list(walk_back(by_id, ref.snapshot_id))
         keep_min = max(_first(own.min_snapshots_to_keep, limits.min_snapshots_to_keep), 1)
-        last_kept_ms = limits.last_kept_ms(own, history)
+        last_kept_ms, count_max = limits.last_kept_ms(own, history), limits.count_max(own)
         newer: Snapshot | None = None
         for count, snapshot in enumerate(history):
-            is_old = count >= keep_min and snapshot.timestamp_ms < last_kept_ms
-            if is_old and not _is_before_cut(snapshot, newer, last_kept_ms):
+            is_old = count >= count_max or snapshot.timestamp_ms < last_kept_ms
+            may_stay = count <= count_max and _is_before_cut(snapshot, newer, last_kept_ms)
+            if count >= keep_min and is_old and not may_stay:
                 break
             if snapshot.snapshot_id in others:
                 break
@@ -205,7 +211,8 @@ def _known_when_staged(
     limits: _Limits,
 ) -> set[int]:
     """The target's history as it was kept when the oldest waiting commit of others was staged."""
-    target, since_ms = metadata.refs.get(staging.target), others_wait_since_ms(metadata, staging)
+    target = metadata.refs.get(staging.target)
+    since_ms = others_wait_since_ms(metadata, staging, by_id)
     if target is None or since_ms is None:
         return set()
     history = list(walk_back(by_id, target.snapshot_id))
@@ -303,8 +310,10 @@ def _kept_unreferenced(
             referenced.add(snapshot.snapshot_id)
     others = [each for each in by_id.values() if each.snapshot_id not in referenced]
     others.sort(key=lambda each: each.timestamp_ms, reverse=True)
-    last_kept_ms = limits.last_kept_ms(Retention(), others)
-    yield from (each.snapshot_id for each in others if each.timestamp_ms >= last_kept_ms)
+    own = Retention()
+    last_kept_ms = limits.last_kept_ms(own, others)
+    newest = others[: limits.count_max(own)]
+    yield from (each.snapshot_id for each in newest if each.timestamp_ms >= last_kept_ms)
 
 
 def _first(*values: int | None) -> int:

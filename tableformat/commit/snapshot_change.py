@@ -53,6 +53,7 @@ from tableformat.commit.request import (
     operation_of_change,
 )
 from tableformat.commit.retention import STAGING_RETENTION, Retention, retention_or
+from tableformat.commit.snapshot_ages import own_time
 from tableformat.commit.summary import build_summary
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
@@ -155,20 +156,20 @@ class SnapshotChange:
         manifests = self._manifests(metadata, before, removal, writer)
         parent_id = None if parent is None else parent.snapshot_id
         encoded, list_location = self._store(metadata, manifests, parent_id, writer)
-        clock = self.environment.runtime.clock
+        now_ms, table_ms = self.environment.runtime.clock.now_ms(), metadata.last_updated_ms
         return Snapshot(
             snapshot_id=writer.snapshot_id,
             parent_snapshot_id=parent_id,
             sequence_number=_next_sequence_number(metadata),
             # Never back, whatever the clock does (R78).
-            timestamp_ms=max(clock.now_ms(), metadata.last_updated_ms),
+            timestamp_ms=max(now_ms, table_ms),
             manifest_list=list_location,
             summary=build_summary(
                 operation_of_change(changeset),
                 added=(*changeset.added_data_files, *changeset.added_delete_files),
                 removed=removal.files,
                 parent=parent,
-                extra=extra,
+                extra={**extra, **own_time(now_ms, table_ms)},
             ),
             schema_id=metadata.current_schema_id,
             **_row_ids(metadata, encoded),

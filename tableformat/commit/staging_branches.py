@@ -170,9 +170,11 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
     yield from _cursors_of_others(metadata, staging, seen)
 
 
-def others_wait_since_ms(metadata: TableMetadata, staging: StagingBranch) -> int | None:
-    """When the oldest commit of another tool that waits was staged; None: none waits."""
-    by_id, refs = snapshots_by_id(metadata), metadata.refs
+def others_wait_since_ms(
+    metadata: TableMetadata, staging: StagingBranch, by_id: Mapping[int, Snapshot]
+) -> int | None:
+    """When, by `by_id`, the oldest commit of another tool that waits was staged; None: none is."""
+    refs = metadata.refs
     target = refs.get(staging.target)
     target_id = None if target is None else target.snapshot_id
     ends = {each.snapshot_id for each in walk_back(by_id, target_id)}

@@ -43,6 +43,8 @@ FENCE_TOKEN = "icefold.fence-token"  # noqa: S105
 FENCE_NAME = "icefold.fence-name"
 # The branch that the commit was made to: expiry cuts the table's own log.
 COMMITTED_TO = "icefold.branch"
+# In commits to a table whose time is ahead of the writer's clock: what that showed.
+COMMITTED_MS = "icefold.committed-ms"
 # In a cherry-pick: the snapshot that was picked. Java's name.
 SOURCE_SNAPSHOT_ID = "source-snapshot-id"
 WAP_ID = "wap.id"  # Spark's, of a snapshot that it writes on no branch

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tableformat.errors import InvalidInputError
-from tableformat.runtime import SystemClock
+from tableformat.runtime import machine_ms
 from tableformat.store.locations import canonical_location
 
 RENEWED_BEFORE_MS = 300_000  # as the library does; of a short life the last half
@@ -131,7 +131,7 @@ class CredentialVault:
 
     def grant(self, credentials: Sequence[VendedCredentials], renew: Renew) -> None:
         """Take what a catalog hands out; `renew` asks it again, and pickles."""
-        now_ms = SystemClock().now_ms()
+        now_ms = machine_ms()
         with self._lock:
             for each in credentials:
                 known = self._granted.get(each.prefix)
@@ -154,7 +154,7 @@ class CredentialVault:
         """
         with self._lock:
             granted = self._granted[prefix]
-        ends_ms, now_ms = granted.credentials.expires_at_ms, SystemClock().now_ms()
+        ends_ms, now_ms = granted.credentials.expires_at_ms, machine_ms()
         if ends_ms is None:
             return granted.credentials
         if ends_ms - now_ms > min(RENEWED_BEFORE_MS, (ends_ms - granted.received_ms) // 2):

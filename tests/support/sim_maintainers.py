@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from maintenance.tasks.compact import compact
 from maintenance.tasks.drop_dead_deletes import drop_dead_deletes
@@ -20,20 +22,26 @@ from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import rollback
 from tableformat.errors import CommitConflictError
+from tableformat.store.base import ObjectInfo, ObjectStore
 from tests.support.sim_operation import Operation
 from tests.support.sim_schema import AMOUNT
 from tests.support.sim_table import IDENTIFIER, SimTable
-from tests.support.sim_world import Actor, SimClock
+from tests.support.sim_world import Actor
 
 
-@dataclass(slots=True)
-class HeldClock(SimClock):
-    """Wall-clock time as it was when an operation began."""
+@dataclass(eq=False)
+class HeldStore:
+    """A store whose own clock stands still: what it takes meanwhile it took at that time."""
 
+    store: ObjectStore
     held_ms: int = 0
 
-    def now_ms(self) -> int:
-        return self.held_ms
+    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
+        for info in self.store.list_prefix(prefix):
+            yield replace(info, modified_ms=min(info.modified_ms, self.held_ms))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
 
 
 class Maintainers(SimTable):
@@ -117,18 +125,17 @@ class Maintainers(SimTable):
         self.world.outcomes["compactions"] += len(report.commits)
 
     def clean_up(self, actor: Actor) -> None:
-        """Orphan removal, its age limit beyond the longest write and the clock's error."""
+        """Orphan removal, its age limit beyond the longest write, whatever its clock says."""
         environment = self.environment(actor)
-        clock = HeldClock(actor)
-        runtime = replace(environment.runtime, clock=clock)
-        load = self.table(replace(environment, runtime=runtime))
+        store = HeldStore(environment.store)
+        load = self.table(replace(environment, store=store))
         while True:
             actor.sleep(actor.rng.random() * 8_000)
             with self.operation(actor, Operation(actor.name, "clean")):
-                # The limit is right for this moment, so the task must not be held up before it
-                # asks for the time.
-                clock.held_ms = int(self.world.now_ms) + actor.skew_ms
-                age_ms = self.longest_write_ms() + 1_000 + max(actor.skew_ms, 0)
+                # The limit is right for this moment, and the task may be held up before it asks
+                # for the time.
+                store.held_ms = int(self.world.now_ms)
+                age_ms = self.longest_write_ms() + 1_000
                 options = RemoveOrphansOptions(older_than_ms=int(age_ms), older_than_min_ms=0)
                 report = remove_orphans(load(), options, lock=self.lock, lock_timeout_ms=0)
                 self.world.outcomes["orphans removed"] += report.removed_files

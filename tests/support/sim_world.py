@@ -21,6 +21,7 @@ from tableformat.runtime import FailPoints, Runtime, snapshot_id_of
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
 CLOCK_STEP = 0.002  # a hand-over
 MEDDLERS = (
     "adder", "ager", "cdc", "foreign-compactor", "foreign-expirer", "forwarder", "picker",
@@ -291,7 +292,7 @@ class Actor:
 
 @dataclass(slots=True)
 class SimClock:
-    """`Clock` of one actor: its wall clock may be wrong by up to an hour, and jump."""
+    """`Clock` of one actor: its wall clock may be wrong by up to a year, and jump."""
 
     actor: Actor
 
@@ -322,6 +323,12 @@ class SimIds:
 
     def uniform(self, low: float, high: float) -> float:
         return self.rng.uniform(low, high)
+
+
+def drawn_skew_ms(rng: random.Random) -> int:
+    """How wrong a wall clock is: an hour at most, or, one time in four, a year."""
+    far = YEAR_MS if rng.random() < 0.25 else HOUR_MS
+    return rng.randint(-far, far)
 
 
 class World:
@@ -357,7 +364,7 @@ class World:
     def add(self, name: str, body: Callable[[Actor], None]) -> None:
         actor = Actor(self, name, body)
         if self.profile.skew:
-            actor.skew_ms = self.rng.randint(-HOUR_MS, HOUR_MS)
+            actor.skew_ms = drawn_skew_ms(self.rng)
         self.actors.append(actor)
 
     def strikes(self, fault: str, rate: float, *, point: str | None = None) -> bool:
@@ -417,7 +424,7 @@ class World:
             raise Halt
         self._land_late()
         if self.profile.skew and self.strikes("clock step", CLOCK_STEP):
-            actor.skew_ms = self.rng.randint(-HOUR_MS, HOUR_MS)
+            actor.skew_ms = drawn_skew_ms(self.rng)
         if self.strikes("delay", self.profile.delay, point=point):
             actor.wake_ms = max(actor.wake_ms, self.now_ms + self.rng.random() * 20_000)
         chosen = self._next()
