@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from maintenance.run_history import Ledger, Outcome, Run
 from maintenance.settings import MaintainConfig, TaskName
 from maintenance.table_figures import Figures
-from maintenance.triggers import next_publish_ms
+from maintenance.triggers import CLOCK_AHEAD_MS, next_publish_ms
 
 NEXT_PUBLISH = "next_publish_ms"  # a fact of runs
 
@@ -39,9 +39,15 @@ def announced_ms(
     By the table's own setting, or as a scheduler on this machine has said with its last publish.
     """
     said = [next_publish_ms(figures, ledger, config, now_ms=now_ms)]
-    facts = [each["facts"] for each in ledger.runs if isinstance(each.get("facts"), Mapping)]
+    # What a clock that was ahead has said would be waited for until then.
+    runs = [each for each in ledger.runs if not _is_ahead(each.get("began_ms"), now_ms)]
+    facts = [each["facts"] for each in runs if isinstance(each.get("facts"), Mapping)]
     said += [each[NEXT_PUBLISH] for each in facts if isinstance(each.get(NEXT_PUBLISH), int)]
     return max((each for each in said if each is not None and each > now_ms), default=None)
+
+
+def _is_ahead(began_ms: object, now_ms: int) -> bool:
+    return not isinstance(began_ms, int) or began_ms > now_ms + CLOCK_AHEAD_MS
 
 
 def time_text(at_ms: int) -> str:

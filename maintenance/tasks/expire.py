@@ -9,6 +9,7 @@ from __future__ import annotations
 from pyiceberg.table.metadata import TableMetadata
 
 from maintenance.tasks.base import TaskRun, maintenance_task
+from maintenance.tasks.deletion_time import deletion_time_ms
 from maintenance.tasks.options import ExpireOptions
 from maintenance.tasks.reports import ExpireReport
 from resolver.trim import idle_position, trim_idle
@@ -30,8 +31,8 @@ def expire(run: TaskRun, options: ExpireOptions) -> ExpireReport:
     Effects: the move of an idle staging branch, one commit, then deletes in batches; a crash in
     between leaves orphans.
     """
+    now_ms = deletion_time_ms(run)
     if run.lease is None:
-        now_ms = run.environment.runtime.clock.now_ms()
         metadata = _with_idle_staging_trimmed(run.table.state, options.policy)
         plan = plan_expiry(metadata, options.policy, now_ms=now_ms)
         done = ExpiryReport(plan=plan, state=run.table.state)
@@ -51,6 +52,7 @@ def expire(run: TaskRun, options: ExpireOptions) -> ExpireReport:
             fence=run.fence(),
             branch=options.branch,
             delete_files=options.delete_files,
+            latest_ms=now_ms,
         )
     return run.report(
         ExpireReport,

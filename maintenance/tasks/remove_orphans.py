@@ -24,6 +24,7 @@ from itertools import islice
 import numpy as np
 
 from maintenance.tasks.base import TaskRun, maintenance_task
+from maintenance.tasks.deletion_time import deletion_time_ms
 from maintenance.tasks.options import RemoveOrphansOptions
 from maintenance.tasks.own_folders import check_own_folders
 from maintenance.tasks.reports import RemoveOrphansReport
@@ -42,7 +43,6 @@ from tableformat.store.base import ObjectInfo, ObjectStore
 from tableformat.store.locations import canonical_location
 
 LISTED_BATCH_SIZE = 10_000
-CLOCK_FOLDER = "clock"  # below the metadata folder: holds a file for a moment
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
 SUFFIXES = (".parquet", ".puffin", ".avro", ".orc", ".stats", ".tmp", *METADATA_SUFFIXES)
 
@@ -77,7 +77,7 @@ class _Removal:
         run, runtime = self.task, self.task.environment.runtime
         check_owns_files(run.table.state, "remove orphans")
         check_own_folders(run.environment, run.table.state)
-        now_ms = self._now_ms()  # before the listing: a file is never older than it is
+        now_ms = deletion_time_ms(run)  # before the listing: a file is never older than it is
         self.needed.add(run.table.state)  # so that little of a large table's listing is kept
         listed, unknown = 0, dict[str, ObjectInfo]()
         for part in _batches(_listed(run.environment.store, run.table.state), LISTED_BATCH_SIZE):
@@ -102,23 +102,6 @@ class _Removal:
             failed_files=self.failed,
             locations=tuple(info.location for info in orphans[: self.options.listed_max]),
         )
-
-    def _now_ms(self) -> int:
-        """By this machine's clock or by the store's, whichever is behind.
-
-        Effects: a file that is deleted at once, where files may be deleted.
-        """
-        run, runtime = self.task, self.task.environment.runtime
-        now_ms, store = runtime.clock.now_ms(), run.environment.store
-        if run.lease is None:
-            return now_ms
-        folder = f"{metadata_directory(run.table.state.metadata)}/{CLOCK_FOLDER}"
-        probe = f"{folder}/{runtime.ids.uuid().hex}.tmp"
-        store.put(probe, b"clock")
-        name = probe.rsplit("/", 1)[-1]
-        found = [info for info in store.list_prefix(folder) if info.location.endswith(name)]
-        store.delete([probe])
-        return min([now_ms, *(info.modified_ms for info in found)])
 
     def _delete(self, orphans: Sequence[ObjectInfo]) -> None:
         run = self.task

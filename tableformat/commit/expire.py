@@ -68,6 +68,7 @@ def apply_expiry(
     fence: Fence | None,
     branch: str = MAIN_BRANCH,
     delete_files: bool = True,
+    latest_ms: int | None = None,
 ) -> ExpiryReport:
     """Expire what `policy` lets go.
 
@@ -79,6 +80,7 @@ def apply_expiry(
             only where nobody else can maintain the table: `maintenance.expire` holds its lease.
         branch: Where fence tokens are looked for.
         delete_files: Whether to delete objects too; without, they are left to orphan removal.
+        latest_ms: Ages are counted to then, if this machine's clock says that it is later.
 
     Raises:
         CommitConflictError: The removal lost its swap too often; nothing was deleted.
@@ -90,7 +92,7 @@ def apply_expiry(
     """
     before = environment.catalog.load_table(identifier)
     check_owns_files(before, "expire snapshots")
-    change = _Removal(environment, policy, fence, branch)
+    change = _Removal(environment, policy, fence, branch, latest_ms)
     outcome = swap_until_settled(environment, identifier, change, state=before)
     report = ExpiryReport(plan=change.plan, state=outcome.state)
     if not delete_files or not change.expired:
@@ -113,6 +115,7 @@ class _Removal:
     policy: ExpiryPolicy
     fence: Fence | None
     branch: str
+    latest_ms: int | None = None
     plan: ExpiryPlan = field(default_factory=lambda: ExpiryPlan(snapshot_ids=(), refs=()))
     expired: list[Snapshot] = field(default_factory=list)
     statistics: set[str] = field(default_factory=set)
@@ -122,6 +125,7 @@ class _Removal:
         _check_holder(state, self.fence, self.branch)
         metadata = state.metadata
         now_ms = self.environment.runtime.clock.now_ms()
+        now_ms = now_ms if self.latest_ms is None else min(now_ms, self.latest_ms)
         self.plan = plan_expiry(metadata, self.policy, now_ms=now_ms)
         by_id = snapshots_by_id(metadata)
         self.expired = [by_id[snapshot_id] for snapshot_id in self.plan.snapshot_ids]

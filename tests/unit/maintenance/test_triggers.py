@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from maintenance.pause import announced_ms
 from maintenance.run_history import Ledger, Outcome, Run, TaskRecord
 from maintenance.settings import SETTINGS, MaintainConfig, TaskName
 from maintenance.table_figures import Backlog, Figures, Since, figures_of
@@ -85,6 +86,13 @@ def test_without_the_setting_there_is_no_pause_after_a_publish():
     figures = replace(WAITING, published_ms=NOW)
     assert due(figures) == [TaskName.RESOLVE]
     assert next_publish_ms(figures, Ledger(), MaintainConfig({}), now_ms=NOW) is None
+
+
+@pytest.mark.parametrize(("began_ms", "is_told"), [(NOW - 1, True), (NOW + 24 * HOUR, False)])
+def test_pause_that_a_clock_ahead_has_announced_is_not_waited_for(began_ms, is_told):
+    run = {"began_ms": began_ms, "facts": {"next_publish_ms": began_ms + 5_000}}
+    told = announced_ms(QUIET, Ledger(runs=(run,)), MaintainConfig({}), now_ms=NOW)
+    assert (told is not None) is is_told
 
 
 def test_publish_of_anybody_starts_the_pause():
