@@ -3,7 +3,8 @@
 Between the copy and its return `main` is rolled back or set elsewhere, its snapshots expire, files
 are compacted, other indexes are built, the table is dropped and made again under its name. A copy
 comes back beside nothing, over what is there, into the folder of another index, and in the middle
-of a cycle.
+of a cycle; whole, in part, or as `rsync` puts it back, which leaves the lock's file. In half of the
+histories the process keeps its indexes open from cycle to cycle, while others use and rebuild them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,10 +26,13 @@ from resolver import resolve
 from resolver.index import shard_map
 from resolver.index_check import verify
 from resolver.index_keeper import index_folder
+from resolver.open_indexes import OpenIndexes
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import TableError
+from tableformat.runtime import SystemClock
 from tests.crash.test_index_faults import SCHEMA, as_table
 from tests.support.goals import goal
+from tests.support.tidying import tidying
 
 NAME, KEYS, BY_AMOUNT = "t.rows", 24, "by_amount"
 SHORT = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
@@ -42,7 +46,7 @@ class History:
     """A table, its rows, and copies of its index folders."""
 
     def __init__(
-        self, folder: Path, seed: int, properties: dict[str, str], *, shared: bool
+        self, folder: Path, seed: int, properties: dict[str, str], *, shared: bool, lives: bool
     ) -> None:
         self.folder, self.rng, self.properties = folder, random.Random(seed), properties
         self.warehouse = str(folder / "warehouse")
@@ -50,6 +54,8 @@ class History:
         where = {"index-location": f"file://{self.shared}"} if shared else {}
         self.catalog = tf.open_catalog("local", warehouse=self.warehouse, **where)
         self.copies: list[Path] = []
+        self.away: tuple[Path, Path] | None = None
+        self.open = OpenIndexes(SystemClock()) if lives else None
         self.serial = 0
         self.make()
 
@@ -96,6 +102,43 @@ class History:
         shutil.copytree(self.rng.choice(self.copies), index, dirs_exist_ok=True)
         goal("G17", corruptions=1)
 
+    def put_back_beside_the_lock(self) -> None:
+        """As `rsync` does: the lock's file stays. Or a part of a copy comes back."""
+        part = self.rng.choice(["", "", "CURRENT", "files", "runs", ".log", "MANIFEST"])
+        index = self.rng.choice(self.indexes)
+        copy = self.rng.choice([*self.copies, index])
+        for path in sorted(index.rglob("*")):
+            if not part and path.is_file() and path.name != "LOCK":
+                path.unlink()
+        for path in sorted(copy.rglob("*")) if copy != index else ():
+            name = str(path.relative_to(copy))
+            if path.is_file() and part in name and path.name != "LOCK":
+                (index / name).unlink(missing_ok=True)
+                (index / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, index / name)
+        goal("G17", corruptions=1)
+
+    def move_away_or_back(self) -> None:
+        """Meanwhile another may be built in its place, which goes when the first comes back."""
+        if self.away is None:
+            index = self.rng.choice(self.indexes)
+            if index.exists():
+                self.away = index, index.rename(self.folder / f"away-{self.serial}")
+            return
+        index, away = self.away
+        self.away = None
+        if index.exists():
+            index.rename(self.folder / f"gone-{self.serial}")
+        index.parent.mkdir(parents=True, exist_ok=True)
+        away.rename(index)
+
+    def resolve_elsewhere(self) -> None:
+        """By another process, which is given the index that this one only keeps open."""
+        givers = nullcontext() if self.open is None else tidying(self.open)
+        with givers, suppress(TableError):  # one that was moved elsewhere is locked there
+            resolve(self.table.refresh(), rebuild_index=self.rng.random() < 0.5)
+        self.note_head()
+
     def stage(self) -> None:
         self.serial += 1
         upserts = {self.rng.randrange(KEYS): KEYS * self.serial + n for n in range(2)}
@@ -105,7 +148,7 @@ class History:
         self.rows = {key: row for key, row in self.rows.items() if key not in gone} | upserts
 
     def resolve(self) -> str:
-        report = resolve(self.table.refresh())
+        report = resolve(self.table.refresh(), indexes=self.open)
         self.note_head()
         return report.index
 
@@ -115,7 +158,7 @@ class History:
         def hit(name: str) -> None:
             if name == wanted:
                 points.observer = None
-                self.put_back()
+                self.rng.choice([self.put_back, self.put_back_beside_the_lock])()
 
         self.stage()
         points.observer = hit
@@ -148,7 +191,7 @@ class History:
         index = self.resolve()
         found = counted(self.catalog.load_table(NAME).scan().to_arrow().to_pylist())
         assert found == Counter(self.rows.items())
-        if index != "unused" and self.shared is None:
+        if index != "unused" and self.shared is None and self.open is None:
             assert verify(self.table.refresh()).report.is_sound
 
 
@@ -169,10 +212,11 @@ def test_copies_of_an_index_that_come_back_cost_no_row_and_no_deletion(
 ):
     monkeypatch.setattr(shard_map, "ROWS_PER_SHARD_MIN", 4)
     monkeypatch.setattr(shard_map, "ROWS_PER_SHARD_MAX", 4)
-    history = History(tmp_path, seed, properties, shared=shared)
+    history = History(tmp_path, seed, properties, shared=shared, lives=seed % 2 == 1)
     steps = [
         history.save, history.put_back, history.put_back, history.put_back_in_a_cycle,
         history.move_main, history.expire, history.compact, history.look_up,
+        history.put_back_beside_the_lock, history.move_away_or_back, history.resolve_elsewhere,
     ]  # fmt: skip
     for _ in range(30):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / history.rng.choice(["one", "two"])))
@@ -181,6 +225,8 @@ def test_copies_of_an_index_that_come_back_cost_no_row_and_no_deletion(
         if history.rng.random() < 0.5:
             history.stage()
             history.check()
+    if history.open is not None:
+        history.open.close()
     history.stage()
     history.check()
     history.look_up()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import resource
 import shutil
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +18,7 @@ from resolver.index_keeper import index_folder
 from resolver.open_indexes import OpenIndexes
 from tableformat.errors import StoreUnavailableError
 from tableformat.runtime import SystemClock
+from tests.support.tidying import tidying
 
 
 def rows(*ids: int, value: str) -> pa.Table:
@@ -63,24 +62,6 @@ def cycle(table: tf.Table, key: int, indexes: OpenIndexes | None, **named: bool)
     found = table.scan().to_arrow().to_pylist()
     assert [each["value"] for each in found if each["id"] == key] == [value]
     return report.index
-
-
-@contextmanager
-def tidying(indexes: OpenIndexes) -> Iterator[None]:
-    """What the scheduler does at each turn."""
-    ended = threading.Event()
-
-    def tidy() -> None:
-        while not ended.wait(0.05):
-            indexes.tidy()
-
-    thread = threading.Thread(target=tidy)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def test_an_index_stays_open_from_cycle_to_cycle(table, indexes, opened):
