@@ -18,6 +18,7 @@ from resolver.cycle_figures import (
     is_publish,
 )
 from tableformat.commit.branch_history import ancestors, operation_of
+from tableformat.commit.snapshot_ages import committed_ms
 from tableformat.spec.names import STAGED_COMMITS
 
 
@@ -83,7 +84,7 @@ def _point(snapshot: Snapshot) -> Point:
     else:
         kind = "rewrite" if is_rewrite(snapshot) else operation_of(snapshot).value
     return Point(
-        at_ms=snapshot.timestamp_ms,
+        at_ms=committed_ms(snapshot),
         snapshot_id=snapshot.snapshot_id,
         kind=kind,
         totals={name: counter(snapshot, key) for name, key in TOTALS.items()},
@@ -97,13 +98,13 @@ def _cycle(snapshot: Snapshot) -> Cycle | None:
     properties = snapshot.summary.additional_properties
     oldest = counter(snapshot, OLDEST_SOURCE_MS) or counter(snapshot, OLDEST_STAGED_MS)
     return Cycle(
-        at_ms=snapshot.timestamp_ms,
+        at_ms=committed_ms(snapshot),
         snapshot_id=snapshot.snapshot_id,
         staged_commits=counter(snapshot, STAGED_COMMITS),
         equality_deletes=counter(snapshot, EQUALITY_DELETES),
         rows=counter(snapshot, "added-records"),
         deleted_rows=counter(snapshot, DELETED_ROWS),
-        freshness_ms=max(snapshot.timestamp_ms - oldest, 0) if oldest else None,
+        freshness_ms=max(committed_ms(snapshot) - oldest, 0) if oldest else None,
         phases_ms={
             key.removeprefix(PHASE_MS): counter(snapshot, key)
             for key in properties

@@ -22,6 +22,7 @@ from tableformat.commit.branch_history import (
     summary_of,
 )
 from tableformat.commit.carried_properties import load_carried
+from tableformat.commit.snapshot_ages import committed_ms
 from tableformat.errors import TableError
 from tableformat.object_memory import ObjectMemory
 from tableformat.spec.decimal_text import parse_decimal
@@ -140,9 +141,9 @@ def figures_of(state: TableState, ledger: Ledger, *, staging: str, target: str) 
         table_uuid=str(state.metadata.table_uuid),
         metadata_location=state.metadata_location,
         target_snapshot_id=None if head is None else head.snapshot_id,
-        target_ms=None if head is None else head.timestamp_ms,
+        target_ms=None if head is None else committed_ms(head),
         staging_snapshot_id=None if staged is None else staged.snapshot_id,
-        born_ms=min((each.timestamp_ms for each in ends), default=state.metadata.last_updated_ms),
+        born_ms=min((committed_ms(each) for each in ends), default=state.metadata.last_updated_ms),
         backlog=backlog_of(state, staging=staging, target=target),
         totals={name: counter(head, key) for name, key in TOTALS.items()},
         snapshots=len(state.metadata.snapshots),
@@ -174,7 +175,7 @@ def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
         rows=sum(counter(each, "added-records") for each in waiting),
         deletes=sum(counter(each, "added-equality-deletes") for each in waiting),
         size_bytes=sum(counter(each, "added-files-size") for each in waiting),
-        oldest_ms=min((each.timestamp_ms for each in waiting), default=None),
+        oldest_ms=min((committed_ms(each) for each in waiting), default=None),
         stream=stream,
     )
 
@@ -194,7 +195,7 @@ def _in_place(state: TableState, target: str) -> Backlog:
         commits=len(brought) or int(deletes > 0),
         deletes=deletes,
         size_bytes=sum(counter(each, "added-files-size") for each in brought),
-        oldest_ms=min((each.timestamp_ms for each in brought), default=None),
+        oldest_ms=min((committed_ms(each) for each in brought), default=None),
     )
 
 
@@ -220,7 +221,7 @@ def is_compaction(snapshot: Snapshot) -> bool:
 
 def _published_ms(state: TableState, head: Snapshot | None) -> int | None:
     history = ancestors(state.metadata, None if head is None else head.snapshot_id)
-    return next((each.timestamp_ms for each in history if is_publish(each)), None)
+    return next((committed_ms(each) for each in history if is_publish(each)), None)
 
 
 class _Own(NamedTuple):

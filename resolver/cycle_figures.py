@@ -14,6 +14,7 @@ from hashlib import blake2b
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.commit.branch_history import summary_of
+from tableformat.commit.snapshot_ages import committed_ms
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import SOURCE_MS, SOURCE_SNAPSHOT_ID, STAGED_COMMITS
 
@@ -52,7 +53,7 @@ def cycle_figures(
     rewrites: bool = False,
 ) -> dict[str, str]:
     """The summary properties of a cycle over the staged snapshots `covered`."""
-    times = [snapshot.timestamp_ms for snapshot in covered]
+    times = [committed_ms(snapshot) for snapshot in covered]
     figures = {
         STAGED_COMMITS: str(len(times)),
         EQUALITY_DELETES: str(equality_deletes),
@@ -117,14 +118,14 @@ def freshness_ms(published: Snapshot, covered: Iterable[Snapshot]) -> int:
 
     Counted from the newest change in it, by the source's clock where the writer says that.
     """
-    oldest = min((_made_ms(snapshot) for snapshot in covered), default=published.timestamp_ms)
-    return max(published.timestamp_ms - oldest, 0)
+    oldest = min((_made_ms(snapshot) for snapshot in covered), default=committed_ms(published))
+    return max(committed_ms(published) - oldest, 0)
 
 
 def _made_ms(snapshot: Snapshot) -> int:
     """When its changes were made: in the source, or else the time of its commit."""
     source_ms = _source_ms(snapshot)
-    return snapshot.timestamp_ms if source_ms is None else source_ms
+    return committed_ms(snapshot) if source_ms is None else source_ms
 
 
 def _source_ms(snapshot: Snapshot) -> int | None:

@@ -24,6 +24,12 @@ def own_time(now_ms: int, table_ms: int) -> dict[str, str]:
     return {COMMITTED_MS: str(now_ms)} if table_ms > now_ms + CLOCK_AHEAD_MS else {}
 
 
+def committed_ms(snapshot: Snapshot) -> int:
+    """When it was committed, by the clock of whoever did that; for figures."""
+    noted = _noted_ms(snapshot)
+    return snapshot.timestamp_ms if noted is None else noted
+
+
 def dated_snapshots(metadata: TableMetadata, now_ms: int) -> Mapping[int, Snapshot]:
     """Snapshots by id, those from the future with the time at which they were committed.
 
