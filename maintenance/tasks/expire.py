@@ -14,7 +14,7 @@ from maintenance.tasks.options import ExpireOptions
 from maintenance.tasks.reports import ExpireReport
 from resolver.trim import idle_position, trim_idle
 from tableformat.catalog.base import TableState
-from tableformat.commit.expire import ExpiryReport, apply_expiry
+from tableformat.commit.expire import ExpiryReport, apply_expiry, check_owns_files
 from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
 from tableformat.commit.staging_branches import StagingBranch, staging_branches
 
@@ -31,12 +31,14 @@ def expire(run: TaskRun, options: ExpireOptions) -> ExpireReport:
     Effects: the move of an idle staging branch, one commit, then deletes in batches; a crash in
     between leaves orphans.
     """
-    now_ms = deletion_time_ms(run)
     if run.lease is None:
+        now_ms = deletion_time_ms(run)
         metadata = _with_idle_staging_trimmed(run.table.state, options.policy)
         plan = plan_expiry(metadata, options.policy, now_ms=now_ms)
         done = ExpiryReport(plan=plan, state=run.table.state)
     else:
+        check_owns_files(run.table.state, "expire snapshots")
+        latest_ms = deletion_time_ms(run) if options.delete_files else None
         for each in _followers(run.refresh(), options.policy):
             trim_idle(
                 run.environment,
@@ -52,7 +54,7 @@ def expire(run: TaskRun, options: ExpireOptions) -> ExpireReport:
             fence=run.fence(),
             branch=options.branch,
             delete_files=options.delete_files,
-            latest_ms=now_ms,
+            latest_ms=latest_ms,
         )
     return run.report(
         ExpireReport,

@@ -15,7 +15,7 @@ def memory_catalog(
     index_directory: str | None = None, runtime: Runtime | None = None
 ) -> TableCatalog:
     runtime = runtime or Runtime(side_by_side=False)
-    store = MemoryObjectStore()
+    store = MemoryObjectStore(runtime)  # its clock, too
     properties = {"lock-url": f"memory:{uuid.uuid4()}"}
     if index_directory is not None:
         properties["index-directory"] = index_directory
