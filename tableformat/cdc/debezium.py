@@ -123,8 +123,7 @@ class DebeziumFormat:
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
         keys = MessageKeys.parse(events, self.codec, self._codec_for, collector.bad)
-        self._check_key(keys.others & self.codec.decoders.keys())
-        unknown = self._unknown_key_parts(keys)
+        self._check_key(keys.others & self.codec.decoders.keys() | keys.added)
         texts = utf8_rows(values, collector.bad)
         tombstones = [np.flatnonzero(as_mask(values.is_null()))]
         for group in split_payloads(texts, collector.bad, events.schemas(VALUE)):
@@ -140,12 +139,9 @@ class DebeziumFormat:
             collector.not_sent -= declared.keys()
             collector.not_sent |= self._not_sent(group)
             collector.units_not_taken |= units_not_taken(declared, self.schema, self.hints)
-            parsed = parse_json_objects(group.payloads, self._layout(codec, bool(unknown)))
+            parsed = parse_json_objects(group.payloads, self._layout(codec))
             self._check_names(group, parsed)
-            if unknown:
-                self._check_key(unknown & {path[-1] for path in parsed.undeclared})
-            else:
-                self._note_columns(group, parsed, collector)
+            self._note_columns(group, parsed, collector)
             for row, reason in parsed.bad.items():
                 collector.bad.setdefault(int(group.rows[row]), reason)
             for rows, table in parsed.pieces:
@@ -181,15 +177,6 @@ class DebeziumFormat:
         read_as = wrong_format.FLATTENED if flattened else wrong_format.DEBEZIUM
         events = (values[row].as_py() for row in unread.tolist())
         wrong_format.check_format(events, read_as=read_as, key=self.codec.key)
-
-    def _unknown_key_parts(self, keys: MessageKeys) -> frozenset[str]:
-        """What message keys have and neither the table nor a schema change will.
-
-        If rows have it, too, it is a column of the source's key that is ignored.
-        """
-        if self.values.unknown_columns == "fail" or self.values.on_wider_key == "ignore":
-            return frozenset()
-        return keys.others - self.codec.decoders.keys()
 
     def _check_key(self, wider: Collection[str]) -> None:
         """Refuse events that are told apart by columns that do not tell the table's rows apart."""
@@ -257,11 +244,9 @@ class DebeziumFormat:
             if declared and declared.get(name, {"optional": True}).get("optional") is True
         )
 
-    def _layout(self, codec: RowCodec, names_rows: bool = False) -> JsonLayout:
+    def _layout(self, codec: RowCodec) -> JsonLayout:
         closed: tuple[Path, ...] = ()
-        if names_rows:
-            closed = ((),) if self._is_flattened else (("before",), ("after",))
-        elif self.values.unknown_columns == "fail":
+        if self.values.unknown_columns == "fail":
             closed = codec.structs(self._row_path)
         if self.values.layout == FLATTENED:
             fields = {column.name: column.type for column in codec.struct()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,10 +24,12 @@ class MessageKeys:
     Attributes:
         columns: All key columns of the table, each of shape (events,), or (0,) without any key.
         others: Names of what else is in a message key.
+        added: Those of them that stand beside all key columns.
     """
 
     columns: Mapping[str, pa.Array]
     others: frozenset[str] = frozenset()
+    added: frozenset[str] = frozenset()
 
     @classmethod
     def parse(
@@ -78,7 +80,7 @@ class MessageKeys:
                 at = group.rows[rows]
                 decoded = codec.decode(wires, rows=at, bad=bad, check_required=())
                 columns = {name: _put(columns[name], at, decoded[name]) for name in targets}
-        return cls(columns, frozenset(others))
+        return cls(columns, frozenset(others), frozenset(_added(others, columns, texts)))
 
     def take(self, rows: Int64s) -> dict[str, pa.Array]:
         """Key columns of some events."""
@@ -112,6 +114,19 @@ class MessageKeys:
     def _of(self, name: str, rows: Int64s) -> pa.Array:
         values = self.columns[name]
         return values.take(pa.array(rows)) if len(values) else pa.nulls(len(rows), values.type)
+
+
+def _added(
+    names: Iterable[str], columns: Mapping[str, pa.Array], texts: pa.StringArray
+) -> Iterator[str]:
+    """Which of the names are in a key that has all key columns."""
+    whole = np.logical_and.reduce(
+        [values.is_valid().to_numpy(zero_copy_only=False) for values in columns.values()]
+    )
+    with_all = texts.filter(pa.array(whole))
+    for name in names:
+        if pc.any(pc.match_substring(with_all, f'"{name}"'), min_count=0).as_py():
+            yield name
 
 
 def storage(values: pa.Array) -> pa.Array:

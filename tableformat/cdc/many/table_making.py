@@ -17,8 +17,9 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from tableformat.catalog.base import TableState
+from tableformat.cdc import wrong_format
 from tableformat.cdc.connect_schema import declared_schema, row_fields
-from tableformat.cdc.debezium_options import FLATTENED
+from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
 from tableformat.cdc.events import KEY, VALUE, Decoder, EventBatch
 from tableformat.cdc.formats import FormatChoice
 from tableformat.cdc.mangled_names import check_names
@@ -152,9 +153,9 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
     """
     if declared is None:
         raise InvalidInputError(
-            "the table does not exist, and its events carry no schema to make it from",
+            "the table does not exist, and its events carry no schema of a row to make it from",
             action="create it, or send the schema with the events "
-            "(value.converter.schemas.enable=true)",
+            "(value.converter.schemas.enable=true), or leave out the topic (heartbeats, DDL)",
             table=name,
         )
     _check_columns(name, declared, options)
@@ -167,6 +168,7 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
             action="name it with the option 'key'",
             table=name,
         )
+    _check_key(name, declared, options)
     keeps = options.nullability == "source"
     fields = [
         iceberg.NestedField(
@@ -211,6 +213,7 @@ def plan_table(
     declared = declared_row(batch, options.choice)
     if declared is None:
         _check_readable(name, batch)
+        _check_format(batch, options)
     if len(events) < EVENTS_LOOKED_AT_MAX:
         _check_has_row(name, batch, declared, options)
     return new_table(name, declared, options.making)
@@ -258,6 +261,19 @@ def _check_columns(name: str, declared: DeclaredRow, options: MakingOptions) -> 
             )
 
 
+def _check_key(name: str, declared: DeclaredRow, options: MakingOptions) -> None:
+    """Refuse keys of fields that are in no row, as Debezium's topic routing adds one."""
+    more = [column for column in declared.key if column not in declared.fields]
+    if more and not options.key:
+        raise InvalidInputError(
+            "the table does not exist, and its message keys have a field that rows do not have",
+            action="name the key with the option 'key': columns that tell apart the rows of all "
+            "source tables that go there",
+            table=name,
+            field=more[0],
+        )
+
+
 def _column_type(
     column: str, declared: Mapping[str, Any], options: MakingOptions
 ) -> iceberg.IcebergType:
@@ -300,6 +316,16 @@ def _check_readable(name: str, events: EventBatch) -> None:
             "records",
             table=name,
         )
+
+
+def _check_format(events: EventBatch, options: TableOptions) -> None:
+    """Say of events of another format what they are."""
+    given = options.choice.values
+    if isinstance(given, DebeziumOptions):
+        values = (_text(value) for value in events.required(VALUE))
+        flattened = given.layout == FLATTENED
+        read_as = wrong_format.FLATTENED if flattened else wrong_format.DEBEZIUM
+        wrong_format.check_format(values, read_as=read_as, key=options.making.key)
 
 
 def _op(text: str) -> object:

@@ -142,13 +142,23 @@ def test_message_keys_wider_by_an_ignored_column_fail_the_batch(layout: str) -> 
 
 
 @pytest.mark.parametrize("unknown_columns", ["fail", "ignore"])
-def test_message_keys_with_fields_that_are_no_columns_are_read(unknown_columns: str) -> None:
-    """Debezium's ByLogicalTableRouter adds one that says which table an event comes from."""
-    key = '{"id":1,"__dbz__physicalTableIdentifier":"shop.public.orders_1"}'
-    row = order(1) if unknown_columns == "fail" else order(1, more=1)
-    events = batch_of([envelope("c", after=row)], [key])
-    parsed = parse(FORMAT, SCHEMA, events, unknown_columns=unknown_columns)
-    assert kinds_and(parsed, "id") == [("+I", 1)]
+def test_message_keys_wider_by_what_is_no_column_fail_the_batch(unknown_columns: str) -> None:
+    """Debezium's topic routing says so which table a row comes from: ids of two may be the same."""
+    keys = [f'{{"id":1,"__dbz__physicalTableIdentifier":"orders_{part}"}}' for part in (1, 2)]
+    events = batch_of([envelope("c", after=order(1, note=part)) for part in "ab"], keys)
+    options = {"unknown_columns": unknown_columns}
+    with pytest.raises(InvalidInputError, match=r"one would be left.*__dbz__.*on-wider-key=ignore"):
+        parse(FORMAT, SCHEMA, events, **options)
+    parsed = parse(FORMAT, SCHEMA, events, **options, on_wider_key="ignore")
+    assert kinds_and(parsed, "id", "note") == [("+I", 1, "a"), ("+I", 1, "b")]
+
+
+def test_message_keys_of_other_names_are_read() -> None:
+    """Debezium's connector for MongoDB calls `_id` so."""
+    rows = [json.dumps(order(1)), json.dumps(order(2))]
+    for keys in (['{"_id":"1"}', None], ['{"id":1}', '{"_id":"2"}']):
+        parsed = parse(FORMAT, SCHEMA, batch_of(rows, keys), layout="flattened")
+        assert kinds_and(parsed, "id") == [("+U", 1), ("+U", 2)]
 
 
 @pytest.mark.parametrize("status", ["BEGIN", "END"])
