@@ -50,8 +50,9 @@ def decode_base64(texts: pa.StringArray) -> pa.BinaryArray:
 
 
 def decode_hex(texts: pa.StringArray) -> pa.BinaryArray:
-    """Hexadecimal digits of either case as binary; null stays null."""
-    flat, offsets = _flat(pc.fill_null(texts, ""))
+    r"""Hexadecimal digits of either case, also behind \x, as binary; null stays null."""
+    digits_of = pc.replace_substring_regex(texts, r"^\\x", "")  # as PostgreSQL writes them
+    flat, offsets = _flat(pc.fill_null(digits_of, ""))
     lengths = np.diff(offsets)
     if np.any(lengths % 2):
         raise pa.ArrowInvalid("hexadecimal text has an odd number of digits")

@@ -71,6 +71,8 @@ SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[iceberg.IcebergType], ...]]] 
     "org.apache.kafka.connect.data.Time": (Encoding.MILLIS, (iceberg.TimeType,)),
     "org.apache.kafka.connect.data.Timestamp": (Encoding.MILLIS, TIMESTAMPS),
     "org.apache.kafka.connect.data.Decimal": (Encoding.PRECISE, (iceberg.DecimalType,)),
+    # CockroachDB's: declared as float64, and written with digits that a double does not hold.
+    "decimal": (Encoding.TEXT, (iceberg.DecimalType,)),
 }
 INTEGERS = ("int8", "int16", "int32", "int64")
 DOUBLES = ("double", "float64")

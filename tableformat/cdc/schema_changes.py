@@ -68,6 +68,8 @@ CONNECT_SEMANTIC: Mapping[str, iceberg.IcebergType] = {
 }
 CONNECT_DECIMAL = "org.apache.kafka.connect.data.Decimal"
 CONNECT_DIGITS = "connect.decimal.precision"
+# Decimals by name, each with the parameter that has its digits. The second is CockroachDB's.
+DECIMAL_DIGITS = {CONNECT_DECIMAL: CONNECT_DIGITS, "decimal": "precision"}
 SOURCE_TYPE = "__debezium.source.column.type"
 SOURCE_BINARIES = (
     "BYTEA", "BINARY", "VARBINARY", "TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB", "IMAGE", "RAW",
@@ -402,9 +404,9 @@ def connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
     """The column type of a field of a Connect schema; None: there is none for it."""
     name, kind = declared.get("name"), str(declared.get("type"))
     parameters = declared.get("parameters")
-    if name == CONNECT_DECIMAL:
+    if name in DECIMAL_DIGITS:
         given = parameters if isinstance(parameters, dict) else {}
-        digits = str(given.get(CONNECT_DIGITS, DECIMAL_DIGITS_MAX))
+        digits = str(given.get(DECIMAL_DIGITS[name], DECIMAL_DIGITS_MAX))
         scale = str(given.get("scale", ""))
         if not (_DIGITS.fullmatch(digits) and _DIGITS.fullmatch(scale)):
             return None

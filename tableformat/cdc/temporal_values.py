@@ -25,6 +25,9 @@ YEARS_OF_CYCLE, DAYS_OF_CYCLE = 400, 146_097
 UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _OFFSET = "[+-][0-9:]+$"
 NANOS_MIN, NANOS_MAX = -(2**63), 2**63 - 1
+# Zeros behind all digits that a unit has, which Arrow does not read.
+_ZEROS = {"us": r"(\.[0-9]{6})0+([^0-9]|$)", "ns": r"(\.[0-9]{9})0+([^0-9]|$)"}
+_BEYOND_MICROS = r"\.[0-9]{7}"
 
 Decode = Callable[[pa.Array], pa.Array]
 
@@ -50,9 +53,10 @@ def times_decoder(unit: str | None) -> Decode:
                 )
             # Arrow parses instants, not times. Debezium's ZonedTime ends with Z (UTC).
             instants = pc.binary_join_element_wise("1970-01-01T", without_utc(values), "")
-            micros = instants.cast(pa.timestamp("us")).cast(pa.int64())
+            found = _of_texts(instants, pa.timestamp("us"))
         else:
-            micros = values.cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.int64())
+            found = _of_numbers(values, unit, pa.timestamp("us"))
+        micros = found.cast(pa.int64())
         low_high = pc.min_max(micros).as_py()
         if low_high["min"] is not None and not 0 <= low_high["min"] <= low_high["max"] < DAY_US:
             raise pa.ArrowInvalid(
@@ -78,9 +82,34 @@ def timestamps_decoder(target: pa.TimestampType, unit: str | None, *, ends_with_
             overflown = pc.is_in(values, pa.array(INFINITIES_NS, values.type))
             if pc.any(overflown, min_count=0).as_py():
                 _infinite()
-        return values.cast(pa.timestamp(unit, target.tz)).cast(target)
+        return _of_numbers(values, unit, target)
 
     return decode
+
+
+def _of_numbers(values: pa.Array, unit: str | None, target: pa.TimestampType) -> pa.Array:
+    """Integers in a unit as timestamps."""
+    found = values.cast(pa.timestamp(unit, target.tz))
+    try:
+        return found.cast(target)
+    except pa.ArrowInvalid:
+        if unit == "ns":
+            _too_fine()
+        raise
+
+
+def _of_texts(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
+    """ISO texts as dates or timestamps, also with zeros beyond the target's unit."""
+    try:
+        return texts.cast(target)
+    except pa.ArrowInvalid:
+        if not pa.types.is_timestamp(target):
+            raise
+        plain = pc.replace_substring_regex(texts, _ZEROS[target.unit], r"\1\2")
+        is_fine = pc.match_substring_regex(plain, _BEYOND_MICROS)
+        if target.unit == "us" and pc.any(is_fine, min_count=0).as_py():
+            _too_fine()
+        return plain.cast(target)
 
 
 def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
@@ -89,7 +118,7 @@ def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
     Java writes one before years past 9999 and before Christ; Arrow reads none.
     """
     try:
-        return texts.cast(target)
+        return _of_texts(texts, target)
     except pa.ArrowInvalid as error:
         parts = pc.extract_regex(texts, r"^[+]?(?P<year>-?[0-9]{4,9})(?P<rest>-.*)$")
         signed = pc.and_(pc.match_substring_regex(texts, "^[+-]"), parts.is_valid())
@@ -101,7 +130,7 @@ def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
         cycles = pc.if_else(signed, cycles.cast(pa.int64()), 0)
         near = pc.subtract(years, pc.multiply(cycles, YEARS_OF_CYCLE)).cast(pa.string())
         near = pc.binary_join_element_wise(near, pc.struct_field(parts, "rest"), "")
-        plain = pc.if_else(signed, near, texts).cast(target)
+        plain = _of_texts(pc.if_else(signed, near, texts), target)
         day = 1 if pa.types.is_date(target) else 86_400 * UNITS_PER_S[target.unit]
         counts = plain.cast(pa.int32() if day == 1 else pa.int64()).cast(pa.int64())
         moved_days = pc.multiply(cycles, DAYS_OF_CYCLE)
@@ -130,3 +159,10 @@ def _check_between(values: pa.Array, low: int, high: int) -> None:
 
 def _infinite() -> NoReturn:
     raise pa.ArrowInvalid("infinity, or out of range: no column can hold it")
+
+
+def _too_fine() -> NoReturn:
+    raise pa.ArrowInvalid(
+        "digits beyond microseconds: of timestamps, a column of type timestamp_ns or "
+        "timestamptz_ns takes them (from 1677 to 2262); else a long takes numbers, a string texts"
+    )

@@ -1,0 +1,167 @@
+"""Events of sources that no pipeline here runs, made as their documentation says: right, or told.
+
+The tables make themselves of the events, as they would for a user who says nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+
+from tableformat.cdc.events import ParsedEvents
+from tableformat.cdc.many.table_making import plan_table
+from tableformat.cdc.many.table_options import TableOptions
+from tableformat.errors import InvalidInputError
+from tests.support.change_events import batch_of, events_table, kinds_and, parse, reasons
+
+FORMAT = "debezium-json"
+ID = {"field": "id", "type": "int64", "optional": False}
+ZONED = "io.debezium.time.ZonedTimestamp"
+
+
+def struct(*fields: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields), **more}
+
+
+def message(value: Any, column: Mapping[str, Any], *, id: int = 1, op: str = "c") -> str:
+    """An event with one column `x` beside the key, names in the order of the alphabet."""
+    row = struct(ID, {"field": "x", "optional": True, **column}, field="after")
+    schema = struct(row, {"field": "op", "type": "string"})
+    payload = {"after": {"id": id, "x": value}, "op": op, "ts_ns": 1, "source": {"ts_ns": 1}}
+    return json.dumps({"schema": schema, "payload": payload}, sort_keys=True)
+
+
+def key(id: int = 1, **more: str) -> str:
+    fields = [ID, *({"field": name, "type": "string"} for name in more)]
+    return json.dumps({"schema": struct(*fields), "payload": {"id": id, **more}})
+
+
+def made(
+    events: Sequence[str], keys: Sequence[str] | None = None, options: str = ""
+) -> tuple[Schema, ParsedEvents]:
+    """The table that makes itself of the first event, and what it takes of all."""
+    keys = keys or [key(place) for place in range(len(events))]
+    given = {"columns": options} if options else {}
+    schema = plan_table("shop.t", events_table(events, keys), TableOptions.of(given)).schema
+    return schema, parse(FORMAT, schema, batch_of(events, keys))
+
+
+def values(column: Mapping[str, Any], *wire: Any, options: str = "") -> tuple[str, list[Any]]:
+    """The type of the column that is made, what values become, and why others are bad."""
+    events = [message(each, column, id=place) for place, each in enumerate(wire)]
+    events = [each.replace('"#', "").replace('#"', "") for each in events]
+    schema, parsed = made(events, None, options)
+    found = [value for _, value in kinds_and(parsed, "x")]
+    return str(schema.find_type("x")), found + reasons(parsed)
+
+
+@pytest.mark.parametrize("items", [False, True])
+def test_cockroachs_decimal_is_no_double_although_its_schema_says_float64(*, items: bool) -> None:
+    """`WITH envelope=enriched, enriched_properties=schema`; numbers have all their digits."""
+    column = {"type": "float64", "name": "decimal", "parameters": {"precision": "20", "scale": "2"}}
+    wire: list[Any] = ["#123456789012345678.91#", "#-1.5E+2#", None]
+    expected: list[Any] = [Decimal("123456789012345678.91"), Decimal("-150.00"), None]
+    kind = "decimal(20, 2)"
+    if items:
+        column, kind = {"type": "array", "items": column}, f"list<{kind}>"
+        wire, expected = ([[each] for each in some] for some in (wire, expected))
+    assert values(column, *wire) == (kind, expected)
+
+
+def test_cockroachs_decimal_of_any_digits_makes_no_column_by_itself() -> None:
+    column = {"type": "float64", "name": "decimal", "parameters": {"precision": "0", "scale": "0"}}
+    with pytest.raises(InvalidInputError, match=r"no column can be made of.*'columns'"):
+        values(column, 1.5)
+    found = values(column, "#1234567890123456789.125#", options='{"x": "decimal(38,6)"}')
+    assert found == ("decimal(38, 6)", [Decimal("1234567890123456789.125000")])
+
+
+def test_cockroachs_decimal_for_a_double_column_is_refused_until_rounding_is_meant() -> None:
+    column = {"type": "float64", "name": "decimal", "parameters": {"precision": "20", "scale": "2"}}
+    schema, _ = made([message(1.5, {"type": "float64"})])
+    events = batch_of([message(1.25, column)])
+    with pytest.raises(InvalidInputError, match=r"'x' is decimal, the table that it is double"):
+        parse(FORMAT, schema, events)
+    parsed = parse(FORMAT, schema, events, encodings="x=text")
+    assert kinds_and(parsed, "x") == [("+I", 1.25)]
+
+
+def test_cockroachs_bytes_are_refused_until_they_are_said_to_be_hex() -> None:
+    events = [message("\\x01fF", {"type": "bytes"}), message("\\x", {"type": "bytes"}, id=2)]
+    schema, parsed = made(events, [key(1), key(2)])
+    assert ["base64" in each for each in reasons(parsed)] == [True, True]
+    parsed = parse(FORMAT, schema, batch_of(events), encodings="x=hex")
+    assert kinds_and(parsed, "x") == [("+I", b"\1\xff"), ("+I", b"")]
+
+
+@pytest.mark.parametrize("kind", ["int64", "string"])
+@pytest.mark.parametrize("is_time", [False, True])
+def test_digits_beyond_microseconds_are_zeros_or_told(kind: str, *, is_time: bool) -> None:
+    """SQL Server's datetimeoffset and time have seven of them, Spanner's and Oracle's nine."""
+    exact: Any
+    finer: Any
+    if kind == "int64":
+        name = "NanoTime" if is_time else "NanoTimestamp"
+        exact, finer = 45_296_123_456_000, 45_296_123_456_700
+    else:
+        name = "IsoTime" if is_time else "ZonedTimestamp"
+        date = "" if is_time else "1970-01-01T"
+        exact, finer = (f"{date}12:34:56.{each}Z" for each in ("123456000", "1234567"))
+    moment = dt.datetime(1970, 1, 1, 12, 34, 56, 123_456)
+    column = {"type": kind, "name": f"io.debezium.time.{name}"}
+    options = "" if is_time or kind == "string" else '{"x": "timestamp"}'
+    _, (first, second) = values(column, exact, finer, options=options)
+    assert first in (moment, moment.replace(tzinfo=dt.UTC), moment.time())
+    assert "digits beyond microseconds" in second
+    finest = "timestamp_ns" if kind == "int64" else "timestamptz_ns"
+    if not is_time:
+        _, (first, second) = values(column, exact, finer, options=f'{{"x": "{finest}"}}')
+        assert [each.nanosecond for each in (first, second)] == [0, 700]
+    taken = {"x": "long" if kind == "int64" else "string"}
+    assert values(column, finer, options=json.dumps(taken))[1] == [finer]
+
+
+def test_digits_beyond_microseconds_of_a_year_with_a_sign_are_zeros_or_told() -> None:
+    column = {"type": "string", "name": ZONED}
+    events = [
+        message(f"+12024-01-01T00:00:00.{digits}Z", column, id=place)
+        for place, digits in enumerate(("123456000", "1234567"))
+    ]
+    _, parsed = made(events)
+    (found,) = parsed.changes.column("x").cast(pa.int64()).to_pylist()
+    assert found % 1_000_000 == 123_456
+    assert ["digits beyond" in each for each in reasons(parsed)] == [True]
+
+
+def test_key_of_topic_routing_makes_no_table_by_itself() -> None:
+    """`ByLogicalTableRouter` adds a field to keys, as ids of two tables may be the same."""
+    events = [message(each, {"type": "string"}) for each in "ab"]
+    keys = [key(__dbz__physicalTableIdentifier=each) for each in "ab"]
+    with pytest.raises(InvalidInputError, match=r"rows do not have.*__dbz__.*'key'"):
+        made(events, keys)
+    options = TableOptions.of({"key": "id"})
+    schema = plan_table("shop.t", events_table(events, keys), options).schema
+    assert schema.identifier_field_names() == {"id"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({"after": '{"_id": 1}', "op": "c", "source": {}, "ts_ms": 1}, "documents as text"),
+        ({"ts_ms": 1}, "no schema of a row"),
+        ({"source": {}, "ts_ms": 1, "ddl": "CREATE TABLE t", "tableChanges": []}, "no schema of a"),
+    ],
+)
+def test_topic_without_rows_makes_no_table(payload: dict[str, Any], reason: str) -> None:
+    """MongoDB's documents, heartbeats, and the DDL of a source that tells it."""
+    schema = struct({"field": "ts_ms", "type": "int64"}, {"field": "after", "type": "string"})
+    event = json.dumps({"schema": schema, "payload": payload})
+    with pytest.raises(InvalidInputError, match=reason):
+        made([event])
