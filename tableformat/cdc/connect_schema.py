@@ -40,6 +40,7 @@ from tableformat.cdc.encodings import (
 )
 from tableformat.cdc.events import PayloadSchemas
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
+from tableformat.cdc.schema_changes import source_type
 from tableformat.errors import InvalidInputError
 from tableformat.spec.column_defaults import exact_default
 
@@ -74,6 +75,7 @@ SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[iceberg.IcebergType], ...]]] 
     # CockroachDB's: declared as float64, and written with digits that a double does not hold.
     "decimal": (Encoding.TEXT, (iceberg.DecimalType,)),
 }
+UNSIGNED_LONG = "BIGINT UNSIGNED"
 INTEGERS = ("int8", "int16", "int32", "int64")
 DOUBLES = ("double", "float64")
 FRACTIONS = ("float", "float32", *DOUBLES)
@@ -267,9 +269,15 @@ def hint_for(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> Hint:
             return Hint(parts={ELEMENT: hint_for(kind.element_type, declared["items"])})
         case iceberg.StructType() if wire == "struct":
             inner = _fields(declared)
-            fields = [each for each in kind.fields if each.name in inner]
-            return Hint(parts={f.name: hint_for(f.field_type, inner[f.name]) for f in fields})
+            absent = Hint(is_absent=True)
+            parts = {
+                f.name: hint_for(f.field_type, inner[f.name]) if f.name in inner else absent
+                for f in kind.fields
+            }
+            return Hint(parts=parts)
     encoding, kinds = SEMANTICS.get(str(name), (None, ()))
+    if isinstance(kind, iceberg.LongType) and source_type(declared).startswith(UNSIGNED_LONG):
+        return Hint(is_unsigned=True)
     if encoding is None:
         return _plain_hint(kind, wire, None if name is None else str(name))
     if not isinstance(kind, kinds):

@@ -36,6 +36,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +48,7 @@ from tableformat.cdc.binary_text import decode_base64, decode_hex, decode_unscal
 from tableformat.cdc.split_on_failure import read_in_halves
 from tableformat.cdc.temporal_values import decode_dates, times_decoder, timestamps_decoder
 from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.decimal_casts import parse_decimals, rescale_decimals, wide_decimal
 from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import parse_uuids
@@ -104,6 +107,8 @@ class Hint:
         scale: Of PRECISE; None: the column's.
         is_integer: The values of a float column are integers, which are read digit by digit.
         is_exact: The events' schema says DOUBLE of a decimal column, which may not round them.
+        is_unsigned: The source has no values below zero: one there is one that overflowed.
+        is_absent: The events' schema does not have this part of a struct.
         contradiction: Set if the schema says that the values are of another kind than the column:
             what they are.
         parts: Hints of the fields of a struct, or of the `element` of a list.
@@ -113,6 +118,8 @@ class Hint:
     scale: int | None = None
     is_integer: bool = False
     is_exact: bool = False
+    is_unsigned: bool = False
+    is_absent: bool = False
     contradiction: str | None = None
     parts: Mapping[str, Hint] = field(default_factory=dict)
 
@@ -213,6 +220,8 @@ def column_decoder(
         case _ if hint.contradiction is not None and hint.encoding is None:
             wires = _all_wires(kind, target)
             decode = _refusing(_contradiction(kind, path, hint.contradiction))
+        case _ if hint.is_absent and column.initial_default is not None:
+            wires, decode = (pa.null(),), partial(_all, column.initial_default, kind)
         case iceberg.StructType():
             parts = {
                 each.name: column_decoder(
@@ -233,6 +242,8 @@ def column_decoder(
         case iceberg.FloatType() | iceberg.DoubleType():
             wires = (pa.int64(),) if hint.is_integer else (pa.float64(), pa.string())
             decode = _float_of(target, encoding)
+        case iceberg.LongType() if hint.is_unsigned:
+            wires, decode = (target,), _unsigned
         case _:
             wires, decode = _plain(kind, target, path)
     return ColumnDecoder(name=column.name, target=target, wires=wires, decode=decode, parts=parts)
@@ -478,6 +489,19 @@ def _list(target: pa.ListType, inner: ColumnDecoder) -> WiresAndDecode:
         return pa.ListArray.from_arrays(pa.array(offsets), items, type=target, mask=mask)
 
     return tuple(pa.list_(wire) for wire in inner.wires), decode
+
+
+def _all(value: Any, kind: iceberg.IcebergType, values: pa.Array) -> pa.Array:
+    return constant_array(value, kind, len(values))
+
+
+def _unsigned(values: pa.Array) -> pa.Array:
+    if pc.any(pc.less(values, 0), min_count=0).as_py():
+        raise pa.ArrowInvalid(
+            "below zero in a BIGINT UNSIGNED, so it is 2^64 less than its value; set "
+            "bigint.unsigned.handling.mode=precise in Debezium, and make the column decimal(20, 0)"
+        )
+    return values
 
 
 def _boolean(values: pa.Array) -> pa.Array:

@@ -427,18 +427,16 @@ def connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
         return iceberg.StructType(
             *(_field(key, part) for key, part in parts.items() if part is not None)
         )
-    if kind == "string" and _is_binary(parameters):
+    if kind == "string" and source_type(declared) in SOURCE_BINARIES:  # hex or base64
         return iceberg.BinaryType()
     return CONNECT_PLAIN.get(kind)
 
 
-def _is_binary(parameters: Any) -> bool:
-    """Whether a text is bytes in hex or base64 (`binary.handling.mode`).
-
-    The source's type says it, which events have with Debezium's `column.propagate.source.type`.
-    """
+def source_type(declared: Mapping[str, Any]) -> str:
+    """The source's type in capitals, with Debezium's `column.propagate.source.type`; else ''."""
+    parameters = declared.get("parameters")
     given = parameters if isinstance(parameters, dict) else {}
-    return str(given.get(SOURCE_TYPE, "")).upper() in SOURCE_BINARIES
+    return str(given.get(SOURCE_TYPE, "")).upper()
 
 
 def _is_open_decimal(declared: Mapping[str, Any]) -> bool:

@@ -13,13 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg import types
 from pyiceberg.schema import Schema
 
 from tableformat.cdc.events import ParsedEvents
 from tableformat.cdc.many.table_making import plan_table
 from tableformat.cdc.many.table_options import TableOptions
+from tableformat.cdc.registry.client import RegistrySettings
+from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.errors import InvalidInputError
 from tests.support.change_events import batch_of, events_table, kinds_and, parse, reasons
+from tests.support.fake_registry import Converter, fake_registry
 
 FORMAT = "debezium-json"
 ID = {"field": "id", "type": "int64", "optional": False}
@@ -165,3 +169,51 @@ def test_topic_without_rows_makes_no_table(payload: dict[str, Any], reason: str)
     event = json.dumps({"schema": schema, "payload": payload})
     with pytest.raises(InvalidInputError, match=reason):
         made([event])
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_unsigned_long_below_zero_is_bad_where_the_source_type_is_told(*, is_told: bool) -> None:
+    """MySQL, with `column.propagate.source.type`; else nothing tells -1 from 2^64 - 1."""
+    told = {"__debezium.source.column.type": "BIGINT UNSIGNED"}
+    column = {"type": "int64", "parameters": told} if is_told else {"type": "int64"}
+    kind, (*found, last) = values(column, 0, 2**63 - 1, None, -1)
+    assert (kind, found) == ("long", [0, 2**63 - 1, None])
+    assert "bigint.unsigned.handling.mode" in last if is_told else last == -1
+
+
+@pytest.mark.parametrize("registered", [None, "AVRO", "JSON"])
+def test_field_of_a_struct_that_was_added_is_its_default_in_rows_of_before(
+    registered: str | None,
+) -> None:
+    nested = types.NestedField(4, "y", types.LongType(), required=False, initial_default=7)
+    inner = types.StructType(types.NestedField(3, "x", types.LongType(), required=False), nested)
+    schema = Schema(
+        types.NestedField(1, "id", types.LongType(), required=True),
+        types.NestedField(2, "s", inner, required=False),
+        identifier_field_ids=[1],
+    )
+    x, y = ({"field": name, "type": "int64", "optional": True} for name in "xy")
+    messages = [
+        {
+            "schema": struct(ID, struct(*fields, field="s", optional=True)),
+            "payload": {"id": place, "s": value},
+        }
+        for place, (fields, value) in enumerate(
+            [
+                ([x], {"x": 1}),
+                ([x], None),
+                ([x, y], {"x": 2, "y": None}),
+                ([x, y], {"x": 3, "y": 4}),
+            ]
+        )
+    ]
+    events = batch_of([json.dumps(each) for each in messages])
+    if registered is not None:
+        with fake_registry() as registry:
+            written = [Converter(registry, registered).write(each) for each in messages]
+            events = RegistryDecoder(RegistrySettings(registry.url)).decode(batch_of(written))
+    parsed = parse(FORMAT, schema, events, layout="flattened")
+    assert reasons(parsed) == []
+    assert parsed.changes.column("s").to_pylist() == [
+        {"x": 1, "y": 7}, None, {"x": 2, "y": None}, {"x": 3, "y": 4},
+    ]  # fmt: skip
