@@ -78,7 +78,8 @@ SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[iceberg.IcebergType], ...]]] 
 UNSIGNED_LONG = "BIGINT UNSIGNED"
 INTEGERS = ("int8", "int16", "int32", "int64")
 DOUBLES = ("double", "float64")
-FRACTIONS = ("float", "float32", *DOUBLES)
+SINGLES = ("float", "float32")
+FRACTIONS = (*SINGLES, *DOUBLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +307,8 @@ def _plain_hint(kind: iceberg.IcebergType, wire: str, name: str | None) -> Hint:
         # Decimals of decimal.handling.mode=string and double have no semantic type.
         plain = {"string": Encoding.TEXT, **dict.fromkeys(FRACTIONS, Encoding.DOUBLE)}
         encoding = (plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire)
-        return Hint(encoding=encoding, is_exact=encoding is Encoding.DOUBLE)
+        is_exact = encoding is Encoding.DOUBLE
+        return Hint(encoding=encoding, is_exact=is_exact, is_single=wire in SINGLES)
     if isinstance(kind, FLOATS) and wire == "string":
         return Hint(encoding=Encoding.TEXT)
     if isinstance(kind, FLOATS) and wire in INTEGERS:

@@ -34,6 +34,7 @@ Source: Debezium's documentation of `time.precision.mode`, `decimal.handling.mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -54,8 +55,8 @@ from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import parse_uuids
 
 VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
+_PRINTED = r"^-?[0-9]+\.?(?P<digits>[0-9]*)(?:e\+?(?P<shift>-?[0-9]+))?$"  # a double, by Arrow
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-DOUBLE_NOISE = 1e-12  # relative: what doubles and decimals of Arrow lose on the way there and back
 ELEMENT = "element"  # names the part of a list
 Decode = Callable[[pa.Array], pa.Array]
 WiresAndDecode = tuple[tuple[pa.DataType, ...], Decode]
@@ -107,6 +108,7 @@ class Hint:
         scale: Of PRECISE; None: the column's.
         is_integer: The values of a float column are integers, which are read digit by digit.
         is_exact: The events' schema says DOUBLE of a decimal column, which may not round them.
+        is_single: It says FLOAT.
         is_unsigned: The source has no values below zero: one there is one that overflowed.
         is_absent: The events' schema does not have this part of a struct.
         contradiction: Set if the schema says that the values are of another kind than the column:
@@ -118,6 +120,7 @@ class Hint:
     scale: int | None = None
     is_integer: bool = False
     is_exact: bool = False
+    is_single: bool = False
     is_unsigned: bool = False
     is_absent: bool = False
     contradiction: str | None = None
@@ -285,7 +288,7 @@ def _encoded(
             return _all_wires(kind, target), decode
         scale = kind.scale if hint.scale is None else hint.scale
         wires, decode = _decimal(target, encoding, scale)
-        return wires, _unrounded(decode) if hint.is_exact else decode
+        return wires, _exactly(target, is_single=hint.is_single) if hint.is_exact else decode
     if encoding is None:
         return (pa.string(),), refusing()
     return (pa.string(),), _binary_of(target, encoding)
@@ -546,24 +549,23 @@ def _binary_of(target: pa.DataType, encoding: Encoding) -> Decode:
     return lambda values: decode_text(values).cast(target)
 
 
-def _unrounded(decode: Decode) -> Decode:
-    """Refuse doubles that are not what the decimals made of them are as doubles, or as floats."""
+def _exactly(target: pa.DataType, *, is_single: bool) -> Decode:
+    """Doubles, or floats, as the decimals that they are printed as; others are refused."""
 
-    def decode_exactly(values: pa.Array) -> pa.Array:
-        found = decode(values)
-        back = found.cast(pa.float64())
-        far = pc.greater(
-            pc.abs(pc.subtract(back, values)), pc.multiply(pc.abs(values), DOUBLE_NOISE)
-        )
-        single = pc.equal(back.cast(pa.float32()).cast(pa.float64()), values)
-        if pc.any(pc.and_(far, pc.invert(single)), min_count=0).as_py():
+    def decode(values: pa.Array) -> pa.Array:
+        try:
+            return parse_decimals(values.cast(pa.string()), target)
+        except pa.ArrowInvalid:
+            single = values.cast(pa.float32(), safe=False)  # Avro's floats are longer as doubles
+            if is_single and pc.all(pc.equal(single, values), min_count=0).as_py():
+                with suppress(pa.ArrowInvalid):
+                    return parse_decimals(single.cast(pa.string()), target)
             raise pa.ArrowInvalid(
                 "a number of more digits than the column has; give the table's column the type of "
                 "the source, or encodings=COLUMN=double takes it rounded"
-            )
-        return found
+            ) from None
 
-    return decode_exactly
+    return decode
 
 
 def _rescaled(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -599,7 +601,15 @@ def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDec
         return parse_decimals(values, target) if is_text else _rescaled(values, target)
 
     def rounded(values: pa.Array) -> pa.Array:
-        return pc.round(values, target.scale).cast(target)
+        # As it is printed, where that fits: Arrow's cast makes digits of what a double lacks.
+        texts = values.cast(pa.string())
+        parts = pc.extract_regex(texts, _PRINTED)
+        shift = pc.struct_field(parts, "shift")
+        shift = pc.if_else(pc.equal(shift, ""), "0", shift).cast(pa.int32())
+        digits = pc.subtract(pc.binary_length(pc.struct_field(parts, "digits")), shift)
+        fits = pc.fill_null(pc.less_equal(digits, target.scale), False)
+        others = pc.if_else(fits, pa.scalar(None, values.type), values).cast(target)
+        return pc.replace_with_mask(others, fits, parse_decimals(texts.filter(fits), target))
 
     by_encoding: Mapping[Encoding, WiresAndDecode] = {
         Encoding.PRECISE: ((pa.string(), VARIABLE_SCALE, wide_decimal(target)), precise),

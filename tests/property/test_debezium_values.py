@@ -372,6 +372,52 @@ def test_decimal_of_any_digits_makes_a_column_that_holds_it(
     assert value == Decimal(unscaled).scaleb(-scale, Context(prec=99))
 
 
+@ANY_TIME
+@given(
+    numbers=st.lists(st.none() | st.integers(-(10**15) + 1, 10**15 - 1), min_size=1, max_size=5),
+    behind=st.integers(0, 15),
+    scale=st.integers(0, 23),
+    is_declared=st.booleans(),
+)
+def test_decimal_that_comes_as_a_double_is_what_is_printed(
+    numbers: list[int | None], behind: int, scale: int, *, is_declared: bool
+) -> None:
+    """`decimal.handling.mode=double`: doubles have fifteen digits of any decimal."""
+    table = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("x", pa.decimal128(38, scale)),
+        ]
+    )
+    exact = [None if each is None else Decimal(each).scaleb(-behind) for each in numbers]
+    rows = [
+        {"id": place, "x": None if each is None else float(each)}
+        for place, each in enumerate(exact)
+    ]
+    schema = row_schema({"type": "double", "optional": True})
+    events = [{"schema": schema, "payload": row} if is_declared else row for row in rows]
+    said = {} if is_declared else {"decimals": "double"}
+    parsed = parse(
+        FORMAT,
+        define_schema(table, ["id"]),
+        batch_of([json.dumps(each) for each in events]),
+        layout="flattened",
+        **said,
+    )
+    found = dict(
+        zip(*(parsed.changes.column(name).to_pylist() for name in ("id", "x")), strict=True)
+    )
+    places = Context(prec=60)
+    for place, each in enumerate(exact):
+        near = None if each is None else each.quantize(Decimal(1).scaleb(-scale), context=places)
+        if near == each:
+            assert found[place] == each
+        elif is_declared:
+            assert place not in found
+        else:  # a half may go either way: the double beside it does
+            assert abs(found[place] - each) <= Decimal(6).scaleb(-scale - 1)
+
+
 def row_schema(*more: dict[str, Any]) -> dict[str, Any]:
     fields = [{"field": "id", "type": "int64"}, *({"field": "x", **each} for each in more)]
     return {"type": "struct", "fields": fields}
