@@ -128,6 +128,8 @@ class _Envelope:
             return None  # a row with a column of this name
         start, stop, _ = found["payload"]
         schema = found["schema"][2] if "schema" in found else None
+        if not (schema is None or isinstance(schema, dict)):
+            return None
         return cls(schema, text[:start], text[stop:].rstrip())
 
     def is_around(self, texts: pa.StringArray) -> pa.BooleanArray:

@@ -404,9 +404,9 @@ def connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
     """The column type of a field of a Connect schema; None: there is none for it."""
     name, kind = declared.get("name"), str(declared.get("type"))
     parameters = declared.get("parameters")
-    if name in DECIMAL_DIGITS:
+    if str(name) in DECIMAL_DIGITS:
         given = parameters if isinstance(parameters, dict) else {}
-        digits = str(given.get(DECIMAL_DIGITS[name], DECIMAL_DIGITS_MAX))
+        digits = str(given.get(DECIMAL_DIGITS[str(name)], DECIMAL_DIGITS_MAX))
         scale = str(given.get("scale", ""))
         if not (_DIGITS.fullmatch(digits) and _DIGITS.fullmatch(scale)):
             return None

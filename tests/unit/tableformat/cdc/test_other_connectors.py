@@ -217,3 +217,14 @@ def test_field_of_a_struct_that_was_added_is_its_default_in_rows_of_before(
     assert parsed.changes.column("s").to_pylist() == [
         {"x": 1, "y": 7}, None, {"x": 2, "y": None}, {"x": 3, "y": 4},
     ]  # fmt: skip
+
+
+def test_type_whose_name_is_no_text_is_a_plain_one() -> None:
+    assert values({"type": "int64", "name": [[]]}, 5) == ("long", [5])
+
+
+@pytest.mark.parametrize("schema", [1.5, "x", [1]])
+def test_schema_behind_the_payload_that_is_none_is_a_column(schema: Any) -> None:
+    event = json.dumps({"payload": {"after": {"id": 1}, "op": "c"}, "schema": schema})
+    table, _ = made([message(1, {"type": "int64"})])
+    assert reasons(parse(FORMAT, table, batch_of([event]))) == ["the event has no known 'op'"]
