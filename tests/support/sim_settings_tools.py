@@ -59,8 +59,8 @@ def tag(tools: Meddlers, actor: Actor) -> None:
         refs = table.metadata.get("refs", {})
         own = sorted(name for name in refs if name.startswith("kept-"))
         ids = [i for i in table.by_id if i in tools.oracle.landed]
-        name = f"kept-{actor.life}-{number}"
         kind = actor.rng.choice(["tag", "tag", "branch"])
+        name = f"kept-{kind}-{actor.life}-{number}"
         if own and (len(own) > 2 or actor.rng.random() < 0.3):
             name, kind = actor.rng.choice(own), "drop"
         elif not ids:

@@ -14,6 +14,7 @@ from maintenance.tasks.options import ExpireOptions, RemoveOrphansOptions
 from maintenance.tasks.remove_orphans import remove_orphans
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.environment import Environment
+from tableformat.errors import AccessRefusedError
 from tableformat.runtime import Runtime
 from tests.support.skewed_clock import SkewedClock
 
@@ -68,3 +69,11 @@ def test_dry_run_writes_nothing(table, by_wrong_clock):
     assert len(expire(by_wrong_clock, ExpireOptions(), dry_run=True).snapshots) == 2
     assert files(table) == before
     assert not (next(iter(before)).parent.parent / "metadata/clock").exists()
+
+
+def test_who_may_not_list_expires_by_its_own_clock(table, by_wrong_clock, monkeypatch):
+    def refused(*_):
+        raise AccessRefusedError("listing is not allowed")
+
+    monkeypatch.setattr(type(table.environment.store), "list_prefix", refused)
+    assert len(expire(by_wrong_clock, ExpireOptions()).snapshots) == 2
