@@ -70,7 +70,7 @@ from tableformat.cdc.schema_changes import (
 from tableformat.cdc.sequence import SequenceFields, check_binlog_order
 from tableformat.cdc.source_time import declare_source_time, latest_of, latest_source_ms
 from tableformat.cdc.tombstones import lone_tombstones
-from tableformat.errors import InvalidInputError
+from tableformat.errors import InvalidInputError, refusing_deep_nesting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +291,7 @@ class DebeziumFormat:
             names |= names_in(group.payloads, self.codec.decoders)
         check_names(names, self.codec.decoders if is_ignored else None)
 
+    @refusing_deep_nesting("new column")
     def _note_columns(
         self, group: PayloadGroup, parsed: JsonObjects, collector: ChangeCollector
     ) -> None:

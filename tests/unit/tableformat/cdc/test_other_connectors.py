@@ -228,3 +228,12 @@ def test_schema_behind_the_payload_that_is_none_is_a_column(schema: Any) -> None
     event = json.dumps({"payload": {"after": {"id": 1}, "op": "c"}, "schema": schema})
     table, _ = made([message(1, {"type": "int64"})])
     assert reasons(parse(FORMAT, table, batch_of([event]))) == ["the event has no known 'op'"]
+
+
+@pytest.mark.parametrize("depth", [100, 150])
+def test_new_column_that_is_nested_too_deeply_is_told(depth: int) -> None:
+    table, _ = made([message(1, {"type": "int64"})])
+    deep = '{"a":' * depth + "1" + "}" * depth
+    event = f'{{"after":{{"id":1,"x":2,"new":{deep}}},"op":"c"}}'
+    with pytest.raises(InvalidInputError, match="nested too deeply|have a new column 'new'"):
+        parse(FORMAT, table, batch_of([event]), **{"schema-evolution": "add-columns"})
