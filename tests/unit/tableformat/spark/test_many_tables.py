@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import functions as sf
 
+from tableformat.cdc.many.staging import StreamTable
 from tableformat.spark.many_tables import SparkEngine
 from tableformat.spark.stream_writer import OFFSETS
 
@@ -22,7 +23,10 @@ def test_tables_of_a_batch_do_not_look_into_a_part_for_each_topic(spark, tmp_pat
     staged = {}
     tables = SimpleNamespace(
         table_of=topics,
-        tables={name: SimpleNamespace(topics=(topic,)) for topic, name in topics.items()},
+        tables={
+            name: StreamTable(identifier=tuple(name.split(".")), topics=(topic,), options=None)
+            for topic, name in topics.items()
+        },
         standing={},
         partitions={},
         batch_id=lambda: None,
