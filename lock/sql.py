@@ -351,8 +351,8 @@ def _durable(connection: Any, _record: object) -> None:
     """A token that was handed out must survive a power cut, or it would be handed out again.
 
     To somebody who could meet its holder: in write-ahead mode all that have the file open are
-    processes of one kernel, and a power cut ends them as well. A write that waits for no disk takes
-    a tenth of the time, and a cycle makes three.
+    processes of one kernel, and a power cut ends them as well. A cycle writes three times for each
+    table.
     """
     cursor = connection.cursor()
     mode = cursor.execute("PRAGMA journal_mode").fetchone()[0]

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
+from tableformat.cdc.many.positions import NO_TOPIC_ID
 from tableformat.errors import (
     InvalidInputError,
     NotFoundError,
@@ -37,7 +38,6 @@ CONNECTOR_CLASSES = {
 PREFIX = "kafka."
 ANSWER_MS = 15_000  # how long the check waits for a broker; a healthy one answers in milliseconds
 NEAR_TOPICS_MAX = 5
-_NO_ID = "A" * 22  # 0 in base64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def topic_ids(spark: SparkSession, source: KafkaSource, topics: Collection[str])
         StoreUnavailableError, InvalidInputError: See `check_kafka`.
     """
     ids = {name: str(one.topicId()) for name, one in _described(spark, source, topics).items()}
-    return {name: each for name, each in ids.items() if each != _NO_ID}
+    return {name: each for name, each in ids.items() if each != NO_TOPIC_ID}
 
 
 def partition_bounds(

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tableformat.cdc.many.buffers import MESSAGE_SCHEMA
-from tableformat.cdc.many.positions import Offsets, Place
+from tableformat.cdc.many.positions import NO_TOPIC_ID, Offsets, Place
 from tableformat.cdc.many.source import EARLIEST, Polled
 from tableformat.errors import (
     InvalidInputError,
@@ -65,7 +65,6 @@ _GONE = {
     "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC",
     "_UNKNOWN_PARTITION",
 }  # fmt: skip
-_NO_ID = "A" * 22  # 0 in base64: of brokers before 2.8
 _URL_SAFE = str.maketrans("+/", "-_")
 _TELLS_NONE = "_UNSUPPORTED_FEATURE"
 QUIET = logging.getLogger("icefold.kafka")
@@ -131,7 +130,7 @@ class KafkaConsumer:
                 name = _error_of(error).name()
                 if name.startswith("_") and name != _TELLS_NONE:  # the client's: nobody answers
                     raise self._refused(_error_of(error)) from error
-        return {topic: each for topic, each in found.items() if each != _NO_ID}
+        return {topic: each for topic, each in found.items() if each != NO_TOPIC_ID}
 
     def assign(self, begin: Offsets) -> None:
         """See `MessageSource`."""

@@ -26,6 +26,8 @@ from tableformat.cdc.dead_letter import ArePutAside
 from tableformat.errors import CorruptDataError, InvalidInputError
 from tableformat.spec.names import BATCH_TABLES, SOURCE_OFFSETS, SOURCE_TOPICS, SOURCE_TRANSACTION
 
+NO_TOPIC_ID = "A" * 22  # 0 in base64: what brokers before 2.8 tell
+
 Place = tuple[str, int]
 """Topic and partition."""
 Offsets = Mapping[Place, int]
