@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from resolver.index.base import Entries
-from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch, factorize
+from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch, sorted_distinct
 from tableformat.array_types import Int64s
 from tableformat.errors import UnsupportedError
 from tableformat.integer_order import pair_order, stable_order
@@ -136,23 +136,16 @@ class TouchedKeys:
 
 def touched_keys(cleared: EncodedKeys, removed: KeyedRows, put: KeyedRows) -> TouchedKeys:
     """Bring the three parts of a change onto one list of distinct sorted keys."""
-    numbered = factorize(cleared, removed.keys, put.keys)
-    everything = concat_keys([cleared, removed.keys, put.keys])
-    number = np.concatenate(numbered.numbers)
-    representative = np.empty(numbered.count, dtype=np.int64)
-    representative[number] = np.arange(len(number))
-    distinct = everything.take(representative)
-    order = distinct.argsort()
-    ordinal = np.empty(numbered.count, dtype=np.int64)
-    ordinal[order] = np.arange(numbered.count)
-    is_cleared = np.zeros(numbered.count, dtype=np.bool_)
-    is_cleared[ordinal[numbered.numbers[0]]] = True
+    keys, place = sorted_distinct(concat_keys([cleared, removed.keys, put.keys]))
+    bounds = len(cleared), len(cleared) + len(removed)
+    is_cleared = np.zeros(len(keys), dtype=np.bool_)
+    is_cleared[place[: bounds[0]]] = True
     return TouchedKeys(
-        keys=distinct.take(order),
+        keys=keys,
         is_cleared=is_cleared,
-        removed_key=ordinal[numbered.numbers[1]],
+        removed_key=place[bounds[0] : bounds[1]],
         removed_rows=removed.rows,
-        put_key=ordinal[numbered.numbers[2]],
+        put_key=place[bounds[1] :],
         put_rows=put.rows,
     )
 

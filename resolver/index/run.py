@@ -29,6 +29,7 @@ from resolver.index.run_format import (
     PackedSection,
     Section,
     checksums,
+    columns_of,
     comparable,
     first_at_or_after,
     footer_and_tail,
@@ -36,6 +37,7 @@ from resolver.index.run_format import (
     parse_footer,
     places_of,
 )
+from resolver.keys import take_rows
 from tableformat.array_types import Int64s
 from tableformat.sized_cache import SizedCache
 
@@ -153,8 +155,8 @@ class Run:
         if same:
             base = np.frombuffer(section.base, dtype=np.uint8)
             ordinals = np.flatnonzero((keys[:, same] == base[same]).all(axis=1))
-            keys = keys[ordinals]
-        wanted = keys[:, columns]
+            keys = take_rows(keys, ordinals)
+        wanted = columns_of(keys, columns)
         if not len(wanted):
             return ordinals, np.empty(0, dtype=np.uint64)
         order, lead = section.order, comparable(wanted, section.order_columns)

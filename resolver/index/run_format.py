@@ -19,7 +19,7 @@ import hashlib
 import json
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
@@ -42,7 +42,7 @@ BLOCK_BYTES = 1024
 BLOCK_ENTRIES_MAX = 128
 TAIL = struct.Struct("<Q32s8s")
 MAGIC = b"icefrun2"
-_WORD_BYTES = 8  # blocks have whole words: their entries are a multiple of eight
+WORD_BYTES = 8  # blocks have whole words: their entries are a multiple of eight
 _POSITION_MASK = np.uint64((1 << POSITION_BITS) - 1)
 # Of a row that was written when positions had more bits; a section has what it needs.
 _WRITTEN_POSITION_BITS_MAX = 36
@@ -91,7 +91,7 @@ class Section:
 
     def __post_init__(self) -> None:
         key_columns = self.directory.shape[1]
-        columns = min(key_columns, _WORD_BYTES)
+        columns = min(key_columns, WORD_BYTES)
         order = comparable(self.directory, columns)
         is_distinct = bool((order[1:] != order[:-1]).all())
         if not is_distinct and columns < key_columns:
@@ -137,8 +137,8 @@ class Section:
         """Whole keys of entries, shape `(entries, width)`."""
         keys = np.empty((len(entries), self.width), dtype=np.uint8)
         keys[:] = np.frombuffer(self.base[: self.width], dtype=np.uint8)
-        for place, column in enumerate(self.key_columns):
-            keys[:, column] = entries[:, place]
+        for place, column, length in _stretches(self.key_columns):
+            keys[:, column : column + length] = entries[:, place : place + length]
         return keys
 
     def rows_of(self, entries: Bytes2d) -> Rows:
@@ -186,16 +186,16 @@ def pack_section(keys: Bytes2d, rows: Rows, offset: int) -> PackedSection:
     count, width = keys.shape
     bits = int((rows & _POSITION_MASK).max()).bit_length()
     packed = _packed_rows(rows, bits)
-    columns = np.flatnonzero(np.concatenate([varying_columns(keys), varying_columns(packed)]))
-    entries = np.empty((count, len(columns)), dtype=np.uint8)
-    for place, column in enumerate(columns.tolist()):
-        entries[:, place] = keys[:, column] if column < width else packed[:, column - width]
+    of_keys = np.flatnonzero(varying_columns(keys))
+    of_rows = np.flatnonzero(varying_columns(packed))
+    columns = np.concatenate([of_keys, of_rows + width])
+    entries = np.concatenate([columns_of(keys, of_keys), columns_of(packed, of_rows)], axis=1)
     block_entries = block_entries_of(len(columns))
     blocks = -(-count // block_entries)
     size = block_entries * len(columns)
     padded = np.zeros(blocks * size, dtype=np.uint8)
     padded[: entries.size] = entries.ravel()
-    starts = keys[::block_entries][:, columns[columns < width]]
+    starts = entries[::block_entries, : len(of_keys)]
     sums = checksums(padded.reshape(blocks, size)).astype("<u8")
     meta = {
         "width": width,
@@ -295,7 +295,7 @@ def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, 
     blocks = -(-count // block_entries)
     key_columns = sum(column < width for column in columns)
     middle = at + blocks * key_columns
-    end = middle + blocks * _WORD_BYTES
+    end = middle + blocks * WORD_BYTES
     if end > len(arrays):
         raise ValueError("the directory is cut")
     directory = np.frombuffer(arrays[at:middle], dtype=np.uint8).reshape(blocks, key_columns)
@@ -330,20 +330,44 @@ def _check_section(section: Section, footer_at: int) -> None:
         raise ValueError("a section that cannot be")
 
 
+def columns_of(matrix: Bytes2d, columns: Sequence[int] | Int64s) -> Bytes2d:
+    """Some columns of a matrix, ascending; without copying where they stand side by side."""
+    stretches = list(_stretches(columns))
+    if len(stretches) < 2:
+        return matrix[:, columns[0] : columns[-1] + 1] if stretches else matrix[:, :0]
+    found = np.empty((len(matrix), len(columns)), dtype=np.uint8)
+    for place, column, length in stretches:
+        found[:, place : place + length] = matrix[:, column : column + length]
+    return found
+
+
+def _stretches(columns: Sequence[int] | Int64s) -> Iterator[tuple[int, int, int]]:
+    """Ascending columns that stand side by side: place of the first, the first, how many."""
+    begin = 0
+    for place in range(1, len(columns) + 1):
+        if place == len(columns) or columns[place] != columns[place - 1] + 1:
+            yield begin, int(columns[begin]), place - begin
+            begin = place
+
+
 def comparable(matrix: Bytes2d, width: int) -> npt.NDArray[Any]:
     """The leading bytes of rows as values of their order: integers up to eight bytes."""
     count, row = matrix.shape
-    matrix = np.ascontiguousarray(matrix)
-    if width > _WORD_BYTES:  # 'S' ignores trailing NULs, which do not matter at one length
+    if width > WORD_BYTES:  # 'S' ignores trailing NULs, which do not matter at one length
         return np.ascontiguousarray(matrix[:, :width]).view(f"S{width}").ravel()
-    words = np.zeros(count, dtype=np.uint64)
     if not width:
+        return np.zeros(count, dtype=np.uint64)
+    if row >= WORD_BYTES:
+        words = matrix[:, :WORD_BYTES].view(">u8").ravel().astype(np.uint64)
+        words >>= np.uint64(8 * (WORD_BYTES - width))
         return words
     # A whole word is read of each row, also what is no part of it, but for rows near the end.
-    whole = max((matrix.size - _WORD_BYTES) // row + 1, 0)
+    matrix = np.ascontiguousarray(matrix)
+    words = np.zeros(count, dtype=np.uint64)
+    whole = max((matrix.size - WORD_BYTES) // row + 1, 0)
     if whole:
         words[:whole] = np.ndarray((whole,), dtype=">u8", buffer=matrix, strides=(row,))
-        words >>= np.uint64(8 * (_WORD_BYTES - width))
+        words >>= np.uint64(8 * (WORD_BYTES - width))
     words[whole:] = [int.from_bytes(each[:width].tobytes()) for each in matrix[whole:]]
     return words
 
@@ -359,7 +383,7 @@ def places_of(wanted: Bytes2d, entries: Bytes2d) -> tuple[Int64s, Int64s]:
         Ordinals of keys, ascending, and of entries, ascending within a key.
     """
     width = wanted.shape[1]
-    columns = min(width, _WORD_BYTES)
+    columns = min(width, WORD_BYTES)
     words, wanted_words = comparable(entries, columns), comparable(wanted, columns)
     if len(words) and (words[1:] != words[:-1]).all():  # one search, and it compares integers
         place = np.searchsorted(words, wanted_words)
@@ -392,8 +416,8 @@ def _packed_rows(rows: Rows, position_bits: int) -> Bytes2d:
 
 def block_entries_of(columns: int) -> int:
     """Entries of a block, each of so many bytes."""
-    fitting = BLOCK_BYTES // max(columns, 1) // _WORD_BYTES * _WORD_BYTES
-    return max(min(fitting, BLOCK_ENTRIES_MAX), _WORD_BYTES)
+    fitting = BLOCK_BYTES // max(columns, 1) // WORD_BYTES * WORD_BYTES
+    return max(min(fitting, BLOCK_ENTRIES_MAX), WORD_BYTES)
 
 
 def checksums(blocks: Bytes2d) -> Uint64s:

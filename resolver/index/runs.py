@@ -12,13 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from resolver.index.entry import KeyedRows, Rows, TouchedKeys, new_rows
 from resolver.index.run import Run, RunWriter
-from resolver.index.run_format import TOMBSTONE, Bytes2d, Section, comparable
+from resolver.index.run_format import (
+    TOMBSTONE,
+    WORD_BYTES,
+    Bytes2d,
+    Section,
+    columns_of,
+    comparable,
+)
 from resolver.index.shard_map import ShardRange, part_of
 from resolver.keys import EncodedKeys, take_rows, varying_columns
 from tableformat.array_types import Int64s
@@ -334,12 +342,29 @@ def _merged_range(
     keys = np.concatenate([part for part, _ in found])
     row = np.concatenate([rows for _, rows in found])
     age = np.repeat(ages, [len(rows) for _, rows in found])
-    varying = np.flatnonzero(varying_columns(keys))
-    words = comparable(keys[:, varying], len(varying))
-    order = np.argsort(words, kind="stable")
-    words, age = words[order], age[order]
-    starts = np.ones(len(order), dtype=np.bool_)
-    starts[1:] = words[1:] != words[:-1]
+    order, starts = _merged_order(columns_of(keys, np.flatnonzero(varying_columns(keys))))
+    age = age[order]
     newest = age[starts][np.cumsum(starts) - 1]  # sources come newest first
     kept = order[age == newest]
     return take_rows(keys, kept), row[kept]
+
+
+def _merged_order(keys: Bytes2d) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    """Keys in bytewise order, equal ones in theirs, and where in it another key begins.
+
+    Mostly the first bytes tell, which are compared as integers.
+    """
+    width = keys.shape[1]
+    order, words = _stable_order(comparable(keys, min(width, WORD_BYTES)))
+    starts = np.ones(len(order), dtype=np.bool_)
+    starts[1:] = words[1:] != words[:-1]
+    alike = np.flatnonzero(~starts)
+    if width > WORD_BYTES and (keys[order[alike]] != keys[order[alike - 1]]).any():
+        order, words = _stable_order(comparable(keys, width))
+        starts[1:] = words[1:] != words[:-1]
+    return order, starts
+
+
+def _stable_order(words: npt.NDArray[Any]) -> tuple[Int64s, npt.NDArray[Any]]:
+    order = np.argsort(words, kind="stable")  # of parts in order: little more than a merge
+    return order, words.take(order)

@@ -6,6 +6,7 @@ from resolver.keys.encoded import (
     KeyNumbers,
     concat_keys,
     factorize,
+    sorted_distinct,
     take_rows,
     varying_columns,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "encode_keys",
     "factorize",
     "key_columns",
+    "sorted_distinct",
     "take_rows",
     "varying_columns",
 ]

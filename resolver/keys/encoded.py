@@ -235,19 +235,41 @@ def factorize(*batches: EncodedKeys) -> KeyNumbers:
     return KeyNumbers(tuple(np.split(numbers, bounds)), count)
 
 
+def sorted_distinct(keys: EncodedKeys) -> tuple[EncodedKeys, Int64s]:
+    """The distinct keys in bytewise order, and the place of each key among them."""
+    if keys.fixed is not None:
+        order, starts = _ordered(keys.fixed)
+        return keys.take(order[starts]), _places(order, starts)
+    encoded = keys.to_arrow().dictionary_encode()
+    distinct = EncodedKeys(binary=encoded.dictionary)
+    order = distinct.argsort()
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return distinct.take(order), place[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
 def _number_rows(keys: EncodedKeys) -> tuple[Int64s, int]:
     if keys.fixed is None:
         encoded = keys.to_arrow().dictionary_encode()
         numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         return numbers, len(encoded.dictionary)
-    words = _big_endian_words(keys.fixed)
+    order, starts = _ordered(keys.fixed)
+    return _places(order, starts), int(np.count_nonzero(starts))
+
+
+def _ordered(matrix: Bytes2d) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    """Rows in bytewise order, and where in it another key begins."""
+    words = _big_endian_words(matrix)
     order = _argsort_words(words)
-    sorted_words = take_rows(words, order)
-    rank = np.zeros(len(order), dtype=np.int64)
-    np.cumsum(_neighbours_differ(sorted_words), out=rank[1:])
-    numbers = np.empty(len(order), dtype=np.int64)
-    numbers[order] = rank
-    return numbers, int(rank[-1]) + 1
+    starts = np.ones(len(order), dtype=np.bool_)
+    starts[1:] = _neighbours_differ(take_rows(words, order))
+    return order, starts
+
+
+def _places(order: Int64s, starts: npt.NDArray[np.bool_]) -> Int64s:
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.cumsum(starts) - 1
+    return places
 
 
 def _big_endian_words(matrix: Bytes2d) -> npt.NDArray[np.uint64]:

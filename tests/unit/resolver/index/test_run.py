@@ -30,6 +30,10 @@ key = st.one_of(
     st.binary(min_size=1, max_size=3).map(lambda each: bytes(b % 3 for b in each)),
     st.integers(0, 40).map(lambda n: n.to_bytes(8)),
     st.integers(0, 40).map(lambda n: b"\1" + b"k" * 12 + n.to_bytes(4)),
+    # More bytes that differ than a word has, some side by side, and the first are often alike.
+    st.tuples(st.integers(0, 2), st.integers(0, 3)).map(
+        lambda pair: bytes([pair[0]]) * 5 + b"-" + bytes([pair[0]]) * 5 + bytes([pair[1]])
+    ),
 )
 word = st.tuples(st.integers(0, 3), st.integers(0, 5)).map(
     lambda pair: int(pack_rows(pair[0], np.array([pair[1] ** 9]))[0])

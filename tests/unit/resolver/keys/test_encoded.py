@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resolver.keys import EncodedKeys, concat_keys, factorize, varying_columns
+from resolver.keys import (
+    EncodedKeys,
+    concat_keys,
+    factorize,
+    sorted_distinct,
+    varying_columns,
+)
 from tableformat.errors import InvalidInputError
 
 
@@ -96,7 +102,12 @@ def test_factorize_numbers_equal_keys_equally_over_batches(
     assert [len(part) for part in numbered.numbers] == [len(keys) for keys, _ in cases]
     assert numbered.count == len(set(keys)) == len(set(zip(keys, numbers, strict=True)))
     assert sorted(set(numbers)) == list(range(numbered.count))
-    assert concat_keys([batch for _, batch in cases]).to_list() == keys
+    everything = concat_keys([batch for _, batch in cases])
+    assert everything.to_list() == keys
+    for form in (everything, everything.to_binary()):
+        distinct, place = sorted_distinct(form)
+        assert distinct.to_list() == sorted(set(keys))
+        assert distinct.take(place).to_list() == keys
 
 
 def test_hash_is_golden() -> None:
