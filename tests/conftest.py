@@ -21,6 +21,7 @@ COUNTED = pytest.StashKey[goals.Counts]()
 PROPERTY = "goals"
 FOLDER = Path(__file__).parent
 QUICK = "quick"
+LONG_S = 7_200  # a long test is minutes by itself; beside others each may take many times that
 QUICK_FOLDERS = frozenset({"unit", "property"})
 os.environ.update(spark_options())  # commands that a test runs inherit them
 if folder := memory_disk():
@@ -103,6 +104,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(FOLDER).parts[0]
         if folder in QUICK_FOLDERS and not any(map(item.get_closest_marker, NOT_QUICK)):
             item.add_marker(QUICK)
+        is_long, own = map(item.get_closest_marker, ("long", "timeout"))
+        if is_long and not own:
+            item.add_marker(pytest.mark.timeout(LONG_S))
         for marker in ("interop", "spark"):
             if item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.xdist_group(marker))
