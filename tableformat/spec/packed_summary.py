@@ -20,9 +20,12 @@ from pydantic import ConfigDict
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.typedef import IcebergBaseModel
 
+from tableformat.sized_cache import SizedCache
+
 _WINDOW_BITS = -12  # 4 KiB to look back at; twice that makes 1 % less of it
 _LEVEL = 6
 _MEMORY_LEVEL = 5
+RECENT_SUMMARIES = 32  # 4 kB each; a stream into ten tables looks at two of each in turn
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII: whatever text it is
 
 
@@ -32,16 +35,16 @@ class _Names:
     Attributes:
         at: The place of each.
         first: The values of the first summary that had them, encoded.
-        last: Of the summary that was packed or looked at last: packed, and its values. It is most
-            often a head, which a commit looks at a dozen times.
+        recent: The values of summaries that were packed or looked at last, by what they are packed
+            as. Most often they are heads, which a commit looks at a dozen times.
     """
 
-    __slots__ = ("__weakref__", "at", "first", "last")
+    __slots__ = ("__weakref__", "at", "first", "recent")
 
     def __init__(self, names: tuple[str, ...], first: bytes) -> None:
         self.at = {name: place for place, name in enumerate(names)}
         self.first = first
-        self.last: tuple[bytes, list[str]] = (b"", [])
+        self.recent: SizedCache[list[str]] = SizedCache(RECENT_SUMMARIES, lambda _: 1)
 
 
 _names: weakref.WeakValueDictionary[tuple[str, ...], _Names] = weakref.WeakValueDictionary()
@@ -150,7 +153,7 @@ def _pack(operation: Operation, values: Mapping[str, str]) -> PackedSummary:
         _LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY, names.first
     )
     packed = compressor.compress(encoded) + compressor.flush()
-    names.last = packed, list(values.values())
+    names.recent.put(packed, list(values.values()))
     found = PackedSummary.__new__(PackedSummary)
     for slot, value in (
         ("__dict__", _FIELDS[operation]),
@@ -165,10 +168,9 @@ def _pack(operation: Operation, values: Mapping[str, str]) -> PackedSummary:
 
 
 def _unpacked(names: _Names, packed: bytes) -> list[str]:
-    known, values = names.last
-    if known is packed:
-        return values
-    encoded = zlib.decompressobj(_WINDOW_BITS, zdict=names.first).decompress(packed)
-    found: list[str] = json.loads(encoded)
-    names.last = packed, found
-    return found
+    values = names.recent.get(packed)
+    if values is None:
+        encoded = zlib.decompressobj(_WINDOW_BITS, zdict=names.first).decompress(packed)
+        values = json.loads(encoded)
+        names.recent.put(packed, values)
+    return values
