@@ -37,7 +37,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
 from resolver.cursor import base_of, down_to_base
-from resolver.cycle_figures import is_publish, is_rewriting_publish
+from resolver.cycle_figures import file_hash, hashes_of, is_publish, is_rewriting_publish
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
@@ -368,7 +368,7 @@ def _files_of(
         return snapshot_id not in on_target and is_publish(by_id.get(snapshot_id))
 
     again = {path for path, entry in known.items() if path in staged or is_lost(entry)}
-    known |= first_named(view, again)
+    known |= first_named(view, again | _covered_twice(view, known.keys() - again))
 
     def branch_of(entry: ManifestEntry) -> str | None:
         added_by = by_id.get(entry.snapshot_id or 0)
@@ -387,6 +387,20 @@ def _files_of(
     moved -= never
     untold = {path: files.pop(path) for path in moved if branch_of(known[path]) == view.staging}
     return files | removed | here, untold, rewritten
+
+
+def _covered_twice(view: TargetView, paths: Collection[str]) -> frozenset[str]:
+    """Data files that more than one publish may have covered: only the first wrote their rows."""
+    history = branch_history(view.state, view.target)
+    hashes = [hashes_of(each) for each in history if is_rewriting_publish(each)]
+    if len(hashes) < 2:
+        return frozenset()
+    wanted = {path: file_hash(path) for path in paths}
+    return frozenset(
+        path
+        for path, wanted_hash in wanted.items()
+        if sum(known is None or wanted_hash in known for known in hashes) > 1
+    )
 
 
 def _staged_since_base(view: TargetView, lost: Iterable[StagedPositions]) -> frozenset[int]:

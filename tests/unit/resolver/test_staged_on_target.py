@@ -405,6 +405,27 @@ def test_vector_staged_on_a_lost_publish_by_link_reaches_the_row_that_the_next_o
     assert staged.published()[(5, "eu", "e")] == 1
 
 
+@pytest.mark.parametrize("lists_many", [False, True])
+def test_vector_on_a_file_that_was_staged_again_reaches_the_rows_that_the_first_publish_wrote(
+    staged, monkeypatch, lists_many
+):
+    """Seed 17700099: the second publish brought nothing, so it tells no ids."""
+    if lists_many:  # so that publishes do not say which files they covered
+        monkeypatch.setattr("resolver.cycle_figures.HASHED_REWRITTEN_FILES_MAX", 0)
+    staged.table.set_properties({"icefold.publish": "rewrite"})
+    data = staged.data_files((1, "eu", "A"), (4, "eu", "d"), (5, "eu", "e"))
+    deletes = staged.equality_deletes(keys(1, 4, 5))
+    for _ in range(2):
+        resolve(staged.table)
+        with another_tool(staged.environment):
+            staged.commit(data=data, deletes=deletes)
+    staged.stage_vector(data[0], 0, 1)
+    resolve(staged.table, limit=1)
+    assert staged.published()[(4, "eu", "d")] == 1
+    resolve(staged.table)
+    assert staged.published() == Counter([(2, "eu", "b"), (3, "eu", "c"), (5, "eu", "e")])
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_expiry_keeps_a_publish_that_was_kept_when_another_tool_staged_what_waits(staged, waits):
     """The waiting commit may repeat what it published."""
