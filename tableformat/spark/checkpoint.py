@@ -8,10 +8,12 @@ that a new table never saw would be passed over in silence. In the folder, besid
 | `icefold.json`  | table, branch and source, written before the stream first starts   |
 | `icefold.lock`  | empty; locked by the process that runs the stream, while it runs    |
 | `icefold.batch` | query id and number of the last batch, written after its commit    |
+| `icefold.topics` | Kafka's ids of its topics, written before the stream first starts  |
 
 A folder without `icefold.json` is one of an older version, or of another program: then Spark's own
 log of offsets says what was read. One without `icefold.batch`, or with one that cannot be read,
-says nothing about what its table must have.
+says nothing about what its table must have; without `icefold.topics`, nothing about which topics
+its offsets are of.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from tableformat.cdc.batch_commit import BatchId
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 
 IDENTITY_FILE, LOCK_FILE, BATCH_FILE = "icefold.json", "icefold.lock", "icefold.batch"
+TOPICS_FILE = "icefold.topics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +75,21 @@ def check_checkpoint(folder: Path, stream: CheckpointedStream) -> None:
             _lock(file, folder)
 
 
-def claim_checkpoint(folder: Path, stream: CheckpointedStream) -> IO[bytes]:
+def claim_checkpoint(
+    folder: Path, stream: CheckpointedStream, topic_ids: Mapping[str, str] | None = None
+) -> IO[bytes]:
     """Make the checkpoint this process's, until the file that is returned is closed.
 
     Args:
         folder: The checkpoint.
         stream: What is to run on it.
+        topic_ids: Kafka's ids of its topics, where brokers tell them.
 
     Raises:
-        InvalidInputError: See `check_checkpoint`.
+        InvalidInputError: See `check_checkpoint`; or a topic was deleted and made anew since.
         StoreUnavailableError: The folder cannot be written.
 
-    Effects: creates the folder and both files if they are missing. The lock ends with the process.
+    Effects: creates the folder and its files if they are missing. The lock ends with the process.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,9 +98,8 @@ def claim_checkpoint(folder: Path, stream: CheckpointedStream) -> IO[bytes]:
             _lock(claim, folder)
             _refuse_other(folder, stream)
             if not (folder / IDENTITY_FILE).exists():
-                aside = folder / f"{IDENTITY_FILE}.new"
-                aside.write_text(json.dumps(asdict(stream), indent=2), encoding="utf-8")
-                aside.replace(folder / IDENTITY_FILE)
+                _write(folder / IDENTITY_FILE, json.dumps(asdict(stream), indent=2))
+            _keep_topics(folder, topic_ids or {})
         except BaseException:
             claim.close()
             raise
@@ -117,9 +122,7 @@ def note_batch(checkpoint: str, batch: BatchId) -> None:
     if folder is None:
         return
     try:
-        aside = folder / f"{BATCH_FILE}.new"
-        aside.write_text(json.dumps(asdict(batch)), encoding="utf-8")
-        aside.replace(folder / BATCH_FILE)
+        _write(folder / BATCH_FILE, json.dumps(asdict(batch)))
     except OSError as error:
         raise StoreUnavailableError(
             f"the checkpoint cannot be used: {error.strerror}", checkpoint=folder
@@ -143,6 +146,33 @@ def local_folder(checkpoint: str) -> Path | None:
     """A checkpoint's folder; None if it is not on local disk."""
     parts = urlsplit(checkpoint)
     return Path(unquote(parts.path)).absolute() if parts.scheme in ("", "file") else None
+
+
+def _write(file: Path, text: str) -> None:
+    """The file as a whole, or as it was."""
+    aside = file.with_name(f"{file.name}.new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(file)
+
+
+def _keep_topics(folder: Path, ids: Mapping[str, str]) -> None:
+    """Offsets of a topic that was made anew begin again at 0: which were read, nothing tells."""
+    try:
+        known = dict(json.loads((folder / TOPICS_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        known = {}
+    for topic in sorted(known.keys() & ids.keys()):
+        if known[topic] != ids[topic]:
+            raise InvalidInputError(
+                f"Kafka topic {topic!r} was deleted and made anew (its id was {known[topic]}, is "
+                f"{ids[topic]}), so offsets of before say nothing of it",
+                action="load the table anew with a checkpoint that does not exist yet; or remove "
+                f"{TOPICS_FILE} from this one, if messages have the offsets that they had (a "
+                "cluster that was copied)",
+                checkpoint=folder,
+            )
+    if ids.keys() - known.keys():
+        _write(folder / TOPICS_FILE, json.dumps(known | dict(ids)))
 
 
 def _lock(file: IO[Any], folder: Path) -> None:

@@ -105,6 +105,9 @@ class SparkEngine:
         )
         tables.leave_out()
         self._finish(tables)
+        tables.tell_unread(
+            tables.tables.values(), lambda came: partition_bounds(self.spark, self.source, came)[0]
+        )
         with temporary_folder("icefold-") as checkpoint:
             begin = self._begin(tables, topics)
             self._read = {place: at for place, at in begin.items() if at >= 0}

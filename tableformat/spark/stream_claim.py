@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tableformat.cdc.sink import SinkPlan
+from tableformat.errors import TableError
 from tableformat.spark.checkpoint import CheckpointedStream, claim_checkpoint, local_folder
+from tableformat.spark.kafka_source import PREFIX, KafkaSource, topic_ids
 
 FILE_SOURCE, KAFKA_SOURCE = "FileSource[", "kafka"  # how a plan shows where it reads
 RELEASE_S = 5.0
@@ -30,7 +33,8 @@ def claim_for(plan: SinkPlan, events: DataFrame, checkpoint: str) -> IO[bytes]:
     if folder is None:
         return io.BytesIO()
     state = plan.environment.catalog.load_table(plan.identifier)
-    topic, source = _source_of(events)
+    leaf = _leaf_of(events)
+    topic, source = _source_of(leaf)
     stream = CheckpointedStream(
         table=state.name,
         table_uuid=str(state.metadata.table_uuid),
@@ -38,8 +42,9 @@ def claim_for(plan: SinkPlan, events: DataFrame, checkpoint: str) -> IO[bytes]:
         topic=topic,
         folder=source,
     )
+    ids = {} if topic is None else _ids_of(events.sparkSession, leaf, stream.topics)
     _await_release(folder)
-    return claim_checkpoint(folder, stream)
+    return claim_checkpoint(folder, stream, ids)
 
 
 def release_when_over(query: StreamingQuery, claim: IO[bytes], checkpoint: str) -> None:
@@ -64,18 +69,34 @@ def _await_release(folder: Path) -> None:
             thread.join(RELEASE_S)
 
 
-def _source_of(events: DataFrame) -> tuple[str | None, str | None]:
-    """The Kafka topics or the folder that a frame reads; neither if it reads something else.
+def _leaf_of(events: DataFrame) -> Any:
+    """What a frame reads, in Java, if that is one source.
 
     Asked of the plan: PySpark has no public way.
     """
     leaves = events._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
-    if leaves.length() != 1:
-        return None, None
-    leaf = leaves.apply(0)
-    name = str(leaf.toString())
+    return leaves.apply(0) if leaves.length() == 1 else None
+
+
+def _source_of(leaf: Any) -> tuple[str | None, str | None]:
+    """The Kafka topics or the folder that are read; neither if it is something else."""
+    name = str(leaf.toString()) if leaf is not None else ""
     if name == KAFKA_SOURCE:
         topics = leaf.extraOptions().get("subscribe")
         return (None if topics is None else ",".join(sorted(topics.split(",")))), None
     folder = name.removeprefix(FILE_SOURCE).removesuffix("]")
     return None, (None if folder == name else str(local_folder(folder) or folder))
+
+
+def _ids_of(spark: SparkSession, leaf: Any, topics: Collection[str]) -> Mapping[str, str]:
+    """Kafka's ids of the topics; none where its client in this process cannot ask for them.
+
+    Spark's tasks may have a login, or a way to the brokers, that this client has not.
+    """
+    options = leaf.extraOptions().asCaseSensitiveMap()
+    settings = {str(k): str(options[k]) for k in options if str(k).lower().startswith(PREFIX)}
+    servers = settings.pop("kafka.bootstrap.servers", "")
+    try:
+        return topic_ids(spark, KafkaSource(servers=servers, topic="", settings=settings), topics)
+    except TableError:
+        return {}

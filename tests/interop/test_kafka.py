@@ -144,6 +144,25 @@ def test_bad_message_is_one_line_with_its_position(shell):
     assert "position=bad-0@1" in err
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_topic_made_anew_is_refused_on_the_checkpoint_of_the_one_before(shell, count):
+    """Also where its offsets have passed those that were read: nothing else tells then."""
+    topic = shell.broker.create_topic(f"again-{count}")
+    shell.broker.send(topic, [upsert(key, "old") for key in range(3)])
+    assert shell.ok(topic)["events"] == 3
+    shell.broker.delete_topic(topic)
+    shell.broker.create_topic(topic)
+    shell.broker.send(topic, [upsert(key, "new") for key in range(count)])
+    out, err = (process := shell.start(topic)).communicate(timeout=300)
+    assert (process.returncode, out, err.count("\n")) == (1, "", 1), err
+    assert f"Kafka topic '{topic}' was deleted and made anew" in err
+    assert shell.state() == dict.fromkeys(range(3), "old")
+    shell.checkpoint = shell.folder / "anew"
+    assert shell.ok(topic)["events"] == count
+    shell.broker.send(topic, [upsert(9, "later")])
+    assert shell.ok(topic)["events"] == 1
+
+
 IN_ONE_SESSION = """
 import json, sys
 import tableformat as tf

@@ -269,6 +269,7 @@ class LocalEngine:
     def _begin(self, tables: Collection[StreamTable]) -> None:
         """Read the topics of tables, from where the tables stand."""
         begin = {p: at for p, at in self._offsets(tables).items() if p not in self._read}
+        self._tables.tell_unread(tables, lambda came: self.source.begins(begin.keys() & set(came)))
         if self._transactions is not None:
             self._transactions.begin(begin, tables, self._topics, self._read)
         self._read |= begin

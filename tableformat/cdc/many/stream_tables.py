@@ -17,6 +17,8 @@ from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.events import Decoder
 from tableformat.cdc.ingest import IngestResult, PreparedBatch
 from tableformat.cdc.many.positions import (
+    Offsets,
+    Place,
     TablePosition,
     UnfinishedBatch,
     next_batch,
@@ -183,6 +185,20 @@ class StreamTables:
             else:
                 self.set_aside(name, reason)
         return found
+
+    def tell_unread(
+        self, tables: Collection[StreamTable], begins: Callable[[Collection[Place]], Offsets]
+    ) -> None:
+        """Warn of partitions that came since the newest batch and have lost messages unread."""
+        came = {place: t.name for t in tables for place in t.came(self.partitions)}
+        for place, at in (begins(sorted(came)) if came else {}).items():
+            if at > 0:
+                logger.warning(
+                    "%s: topic %s has partition %d, which no batch has noted yet, and Kafka has "
+                    "deleted all before offset %d of it: if that was sent after the stream began, "
+                    "the table lacks it; then drop the table and load it anew",
+                    came[place], *place, at,
+                )  # fmt: skip
 
     def begin_boundaries(self, topic: str) -> None:
         """Batches end with transactions that this topic tells.

@@ -61,6 +61,19 @@ def test_another_stream_is_refused_in_one_line(tmp_path, other, says) -> None:
         assert str(tmp_path) in str(caught.value)
 
 
+def test_a_topic_with_another_id_is_refused_where_the_one_before_is_known(tmp_path) -> None:
+    claim_checkpoint(tmp_path, MINE).close()  # brokers that tell no ids, or an older version
+    claim_checkpoint(tmp_path, MINE, {"orders": "A"}).close()
+    claim_checkpoint(tmp_path, MINE).close()
+    for ids in ({"orders": "B"}, {"orders": "B", "payments": "C"}):
+        with pytest.raises(InvalidInputError, match="'orders' was deleted and made anew") as caught:
+            claim_checkpoint(tmp_path, MINE, ids)
+        assert "\n" not in str(caught.value)
+    claim_checkpoint(tmp_path, MINE, {"orders": "A"}).close()
+    (tmp_path / "icefold.topics").unlink()  # as the line says
+    claim_checkpoint(tmp_path, MINE, {"orders": "B"}).close()
+
+
 def test_a_renamed_table_keeps_its_checkpoint(tmp_path) -> None:
     claim_checkpoint(tmp_path, MINE).close()
     check_checkpoint(tmp_path, replace(MINE, table="a.renamed"))

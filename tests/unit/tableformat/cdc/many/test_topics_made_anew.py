@@ -172,6 +172,32 @@ def test_messages_of_a_partition_that_was_empty_are_not_deleted_unseen(catalog, 
     assert f"Kafka no longer has what comes next in {ORDERS}-2" in reason
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_partition_that_came_and_was_emptied_before_a_batch_noted_it_is_told(
+    catalog, cluster, caplog, is_read
+):
+    put(cluster, "orders", 1)
+    ran(catalog, cluster)
+    cluster.create(ORDERS, 2)
+    put(cluster, "orders", 2, partition=1)
+    if is_read:
+        ran(catalog, cluster)
+        put(cluster, "orders", 3, partition=1)
+    cluster.delete_records((ORDERS, 1))
+    put(cluster, "orders", 4, partition=1)
+    for _ in range(2):  # once: then a batch has noted it
+        engine = ran(catalog, cluster)
+    told = [each.getMessage() for each in caplog.records if "has partition" in each.msg]
+    if is_read:
+        assert not told
+        assert "no longer has what comes next" in engine.aside["shop.orders"]
+    else:
+        assert len(told) == 1
+        assert f"shop.orders: topic {ORDERS} has partition 1" in told[0]
+        assert "all before offset 1 of it" in told[0]
+        assert notes(catalog, "shop.orders").keys() == {1, 4}
+
+
 def test_partition_that_was_emptied_before_it_was_read_begins_where_it_is(catalog, cluster):
     cluster.create(ORDERS, 2)
     put(cluster, "orders", 7, 8, partition=1)
