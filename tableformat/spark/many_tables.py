@@ -39,6 +39,7 @@ from tableformat.cdc.many.stream_tables import (
 )
 from tableformat.cdc.many.table_making import EVENTS_LOOKED_AT_MAX
 from tableformat.environment import Environment
+from tableformat.errors import StoreUnavailableError
 from tableformat.spark.change_frame import shard_labels
 from tableformat.spark.kafka_source import (
     PREFIX,
@@ -234,6 +235,9 @@ class SparkEngine:
         """Take up topics that have come since, but none whose events were dropped.
 
         `partitions`: how many each topic has, by what Spark reads.
+
+        Raises:
+            StoreUnavailableError: One is staged in part: Spark reads it from its beginning.
         """
         tables.partitions |= partitions
         new = set(topics) - set(tables.table_of) - self._dropped
@@ -241,6 +245,14 @@ class SparkEngine:
             return
         known = {*tables.table_of, *new}
         tables.join({topic: partitions.get(topic, 1) for topic in known}, with_resumed=False)
+        begun = {topic for table in tables.tables.values() for topic in table.begun & new}
+        if begun:
+            raise StoreUnavailableError(
+                "Kafka did not list the topic when the stream began, so that Spark reads what is "
+                "staged again",
+                action="start the stream again: it goes on where the table stands",
+                topic=min(begun),
+            )
         self._dropped |= new - set(tables.table_of)
 
     def _prepare(self, table: StreamTable, events: DataFrame) -> tuple[StreamTable, PreparedBatch]:

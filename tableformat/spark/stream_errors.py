@@ -20,6 +20,8 @@ OWN_ERROR = re.compile(r"tableformat\.errors\.(\w+): ([^\n]*)")
 DATA_LOSS = re.compile(
     r"fail ?on ?data ?loss|offset.{0,40}out of range|some data may have been", re.I
 )
+# Of offsets to begin at: Spark lists topics itself, some time after they were asked for.
+HAS_COME = "you must specify all TopicPartitions"
 KAFKA_ERROR = re.compile(r"org\.apache\.kafka\.[\w.]*?(\w+(?:Exception|Error)): ([^\n]*)")
 # The last line of any other Python traceback.
 PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
@@ -90,6 +92,10 @@ def stream_error(error: StreamingQueryException) -> TableError:
         return UnsupportedError(
             "the source no longer has messages that were not read yet",
             action="start again from a new snapshot of the source with a new checkpoint",
+        )
+    if HAS_COME in text:
+        return StoreUnavailableError(
+            "a topic or a partition came as the stream began", action="start the stream again"
         )
     kafka = KAFKA_ERROR.search(text)
     if kafka is not None:

@@ -156,7 +156,9 @@ class StreamTables:
             if known is None:
                 self._load([name], routed)
             elif name in self.tables:
-                ids = self._ids(members, known.position)
+                now, before = self._ids(members, known.position), known.position.ids
+                # What was read, or is begun at offsets of before, is told by the id that it had.
+                ids = {topic: before.get(topic, now[topic]) for topic in now} | dict(known.ids)
                 self.tables[name] = replace(known, topics=members, ids=ids)
             else:
                 self.standing[name] = replace(known, topics=members)

@@ -7,8 +7,13 @@ import pytest
 from pyspark.sql import functions as sf
 
 from tableformat.cdc.many.staging import StreamTable
+from tableformat.cdc.many.stream_tables import open_tables
+from tableformat.errors import StoreUnavailableError
 from tableformat.spark.many_tables import SparkEngine
 from tableformat.spark.stream_writer import OFFSETS
+from tests.support.fake_kafka import FakeCluster
+from tests.support.memory_tables import memory_catalog
+from tests.support.stream_worlds import engine_of, message
 
 pytestmark = pytest.mark.spark
 
@@ -51,3 +56,23 @@ def test_tables_of_a_batch_do_not_look_into_a_part_for_each_topic(spark, tmp_pat
     )
     assert max(parts for parts, _ in staged.values()) <= most < 24
     assert tables.partitions == dict.fromkeys(topics, 2)  # those that bring nothing, too
+
+
+def test_topic_that_was_not_listed_at_first_is_not_staged_from_its_beginning():
+    """Spark begins there with a topic that comes; the table has what it held before."""
+    catalog, cluster = memory_catalog(), FakeCluster()
+    for name in ("orders", "lines"):
+        cluster.send(f"pg.public.{name}", message("c", {"id": 1, "note": "new"}))
+    stream = engine_of(catalog, cluster)
+    stream.run(follow=False)
+    listed = {"pg.public.lines": 1}
+    tables = open_tables(
+        catalog.environment, stream.settings, listed, stream.listener, ids_of=stream.source.ids
+    )
+    engine = SparkEngine(environment=None, spark=None, source=None, settings=None)
+    cluster.create("pg.public.items")
+    engine._join(tables, {"pg.public.items"}, {"pg.public.items": 1})
+    with pytest.raises(StoreUnavailableError, match="start the stream again") as caught:
+        engine._join(tables, {"pg.public.orders"}, {"pg.public.orders": 1})
+    assert caught.value.context["topic"] == "pg.public.orders"
+    assert not tables.aside

@@ -44,6 +44,12 @@ Traceback (most recent call last):
             "the source no longer has messages that were not read yet; start again",
         ),
         (
+            "[STREAM_FAILED] ... terminated with exception: assertion failed: If startingOffsets "
+            "contains specific offsets, you must specify all TopicPartitions.",
+            errors.StoreUnavailableError,
+            "a topic or a partition came as the stream began; start the stream again",
+        ),
+        (
             "[SOMETHING] of Spark\nmore",
             errors.InternalError,
             "Spark ended the stream: [SOMETHING] of Spark",

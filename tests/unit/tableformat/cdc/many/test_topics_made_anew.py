@@ -124,6 +124,34 @@ def test_stream_that_runs_notices_and_is_asked_to_go_on(catalog, cluster, is_ask
     assert bool(engine.aside) is not is_asked
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+def test_one_topic_of_a_table_made_anew_is_noticed_when_it_or_another_joins(
+    catalog, cluster, is_first
+):
+    """It was not there when the stream began; or the table got a topic meanwhile."""
+    one, other, third = (f"pg.public.{name}" for name in ("o1", "o2", "o3"))
+    words = {"routes": [("pg.public.o*", "orders")], "interval_ms": 0}
+    put(cluster, "o1", 1, 2)
+    put(cluster, "o2", 3, 4)
+    ran(catalog, cluster, **words)
+    anew, log = (one, []) if is_first else (other, cluster.logs.pop((other, 0)))
+    turns = iter(range(12))
+
+    def stop():
+        turn = next(turns)
+        if turn == 2:
+            cluster.logs.setdefault((anew, 0), log)
+            cluster.make_anew(anew)
+            put(cluster, anew.rpartition(".")[2], 5, 6, 7, 8)
+            cluster.create(third if is_first else other)
+        return turn == 11
+
+    engine = engine_of(catalog, cluster, refresh_ms=0, **words)
+    engine.run(follow=True, stop=stop)
+    assert f"topic {anew} was deleted and made anew" in engine.aside["shop.orders"]
+    assert "made anew" in ran(catalog, cluster, **words).aside["shop.orders"]
+
+
 def test_topic_made_anew_of_which_nothing_was_staged_is_read_from_its_beginning(catalog, cluster):
     cluster.create(ORDERS)
     put(cluster, "lines", 1)
