@@ -46,6 +46,7 @@ from tests.support.stream_worlds import Heard, message
 
 NEW_KEYS = {"assume-new-keys": "true"}
 ROUNDS = 4
+FOLLOWS_S = 15.0
 
 
 class Died(Exception):
@@ -184,7 +185,7 @@ class Handovers:
             resume_tables=resume,
         )  # fmt: skip
         try:
-            engine.run(follow=follow, stop=self.until(follow))
+            engine.run(follow=follow, stop=self.until(follow, listener))
         finally:
             source.close()
         return dict(engine.aside)
@@ -201,12 +202,19 @@ class Handovers:
             listener=listener,
             resume_tables=resume,
         )  # fmt: skip
-        engine.run(follow=follow, stop=self.until(follow))
+        engine.run(follow=follow, stop=self.until(follow, listener))
         return dict(listener.aside)
 
-    def until(self, follow: bool) -> Callable[[], bool]:
-        end = time.monotonic() + self.rng.choice([2.0, 4.0])
-        return lambda: self.is_dead or (follow and time.monotonic() > end)
+    def until(self, follow: bool, listener: Heard) -> Callable[[], bool]:
+        """A process that follows is stopped after some batches, or when no more come."""
+        batches = self.rng.randint(1, 4)
+        end = time.monotonic() + FOLLOWS_S
+
+        def stop() -> bool:
+            is_over = len(listener.batches) >= batches or time.monotonic() > end
+            return self.is_dead or (follow and is_over)
+
+        return stop
 
     def run(self, engine: str, *, to_the_end: bool = False) -> dict[str, str]:
         """A process; which tables stand aside at its end."""
@@ -340,6 +348,8 @@ class Handovers:
                 assert "made anew" in reason or "no longer has" in reason, reason
                 self.met["told: " + ("made anew" if "made anew" in reason else "gone")] += 1
                 self.catalog.drop_table(f"shop.{name}")
+                # A transaction whose events went with the topic waits until all partitions move on.
+                self.is_cut = False
                 healed = self.run(self.rng.choice(["local", "spark"]), to_the_end=True)
                 assert f"shop.{name}" not in healed, healed
                 assert self.shown(name) == self.kafka[name], f"{name}: dropped and made anew"

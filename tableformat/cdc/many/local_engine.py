@@ -173,6 +173,7 @@ class LocalEngine:
                 is_done = not (is_looking and self._buffers.events)
             self._check_caught_up()
             if is_done:
+                self._tell_left()
                 return
             self._look_around(follow=follow)
 
@@ -505,6 +506,13 @@ class LocalEngine:
     def _is_at_goal(self) -> bool:
         assert self._goal is not None
         return all(self._read.get(place, 0) >= end for place, end in self._goal.items())
+
+    def _tell_left(self) -> None:
+        """At the end: what is not staged because its transaction is not whole."""
+        waits = None if self._transactions is None else self._transactions.cut.waits_for()
+        if waits is not None and self._buffers.events:
+            logger.warning("%d messages are not staged: transaction %s waits for events in topic %s",
+                           self._buffers.events, waits[0].text, waits[1])  # fmt: skip
 
     def _look_around(self, *, follow: bool) -> None:
         """What is done now and then: new topics, what waits, whether anything moves."""

@@ -287,6 +287,30 @@ def test_transaction_topic_made_anew_is_read_from_its_beginning(catalog, cluster
         transfer(4 + count)
 
 
+def test_run_that_ends_says_what_waits_for_events_that_went_with_their_topic(
+    catalog, cluster, caplog
+):
+    """The stream that follows says it every minute."""
+    changed = {name: {1: 0} for name in "ab"}
+    cluster.create("pg.public.b", 2)
+    for number in range(1, 4):
+        transaction(cluster, number, "u" if number > 1 else "c", changed)
+        if number == 1:
+            ran(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+            assert not caplog.records
+    cluster.make_anew("pg.public.b")
+    catalog.drop_table("shop.b")
+    transaction(cluster, 4, "u", changed)
+    ran(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+    wanted = "3 messages are not staged: transaction 2:14 waits for events in topic pg.public.b"
+    assert wanted in caplog.messages
+    ran(catalog, cluster, settle_ms=0)
+    caplog.clear()
+    transaction(cluster, 5, "u", changed)
+    ran(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+    assert wanted not in caplog.messages
+
+
 def test_ids_are_written_alike_by_both_clients() -> None:
     """Java writes base64 for URLs, librdkafka the other one."""
     kafka_consumer = pytest.importorskip("tableformat.cdc.many.kafka_consumer")
