@@ -511,8 +511,10 @@ class LocalEngine:
         """At the end: what is not staged because its transaction is not whole."""
         waits = None if self._transactions is None else self._transactions.cut.waits_for()
         if waits is not None and self._buffers.events:
-            logger.warning("%d messages are not staged: transaction %s waits for events in topic %s",
-                           self._buffers.events, waits[0].text, waits[1])  # fmt: skip
+            logger.warning(
+                "%d messages are not staged: transaction %s waits for events in topic %s",
+                self._buffers.events, waits[0].text, waits[1],
+            )  # fmt: skip
 
     def _look_around(self, *, follow: bool) -> None:
         """What is done now and then: new topics, what waits, whether anything moves."""
