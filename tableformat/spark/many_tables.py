@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -48,7 +49,12 @@ from tableformat.spark.kafka_source import (
     topic_ids,
     topic_partitions,
 )
-from tableformat.spark.stream_errors import await_query, own_error, telling_java_is_gone
+from tableformat.spark.stream_errors import (
+    await_query,
+    own_error,
+    stream_error,
+    telling_java_is_gone,
+)
 from tableformat.spark.stream_writer import OFFSETS, prepare_frame, with_order
 from tableformat.temporary_disk import temporary_folder
 
@@ -198,7 +204,10 @@ class SparkEngine:
                 "endingOffsets": encode_offsets(ends),
             }
             frames[name] = with_order(self._reader(self.spark.read, between).load())
-        tables.stage_again(found, frames, self._prepare)
+        try:
+            tables.stage_again(found, frames, self._prepare)
+        except (Py4JJavaError, PySparkException) as error:  # Kafka may have deleted its messages
+            raise stream_error(error) from error
 
     def _batch(self, tables: StreamTables, checkpoint: str, events: DataFrame, number: int) -> None:
         """One micro-batch."""

@@ -76,8 +76,8 @@ def telling_java_is_gone(stop: Callable[[], bool]) -> Iterator[None]:
             ) from error
 
 
-def stream_error(error: StreamingQueryException) -> TableError:
-    """The error that a stream ended with.
+def stream_error(error: Exception) -> TableError:
+    """The error that a stream ended with, or that Spark gave for a batch of it.
 
     Returns:
         icefold's own error where a task or the driver raised one (its text is whole, its context

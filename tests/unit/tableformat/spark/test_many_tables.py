@@ -4,11 +4,14 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
+from tableformat.cdc.many.positions import UnfinishedBatch
 from tableformat.cdc.many.staging import StreamTable
 from tableformat.cdc.many.stream_tables import open_tables
-from tableformat.errors import StoreUnavailableError
+from tableformat.errors import StoreUnavailableError, UnsupportedError
+from tableformat.spark import many_tables
 from tableformat.spark.many_tables import SparkEngine
 from tableformat.spark.stream_writer import OFFSETS
 from tests.support.fake_kafka import FakeCluster
@@ -76,3 +79,18 @@ def test_topic_that_was_not_listed_at_first_is_not_staged_from_its_beginning():
         engine._join(tables, {"pg.public.orders"}, {"pg.public.orders": 1})
     assert caught.value.context["topic"] == "pg.public.orders"
     assert not tables.aside
+
+
+def test_batch_that_is_done_again_and_whose_messages_are_gone_is_one_line(monkeypatch):
+    text = "Some data may have been lost\n\tat org.apache.spark"
+
+    def stage_again(*_):
+        raise PySparkException(text)
+
+    found = UnfinishedBatch(number=1, tables=(), lacking=(), ends={})
+    tables = SimpleNamespace(unfinished=lambda: found, tables={}, stage_again=stage_again)
+    monkeypatch.setattr(many_tables, "partition_bounds", lambda *_: ({}, {}))
+    engine = SparkEngine(environment=None, spark=None, source=None, settings=None)
+    with pytest.raises(UnsupportedError, match="no longer has messages") as caught:
+        engine._finish(tables)
+    assert "\n" not in str(caught.value)
