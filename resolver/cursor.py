@@ -184,8 +184,9 @@ def skipped_snapshots(
     history = _TargetHistory(state, target, staging)
     _, below = _split_at(state, head_id, history, from_snapshot)
     skipped: list[Snapshot] = []
+    published = _published(state, target)
     for snapshot, is_staged in below:
-        if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
+        if snapshot.snapshot_id in published or history.ends_walk(snapshot):
             return SkippedSnapshots(snapshots=tuple(skipped), is_whole=True)
         if is_staged:
             skipped.append(snapshot)
@@ -535,7 +536,13 @@ def lost_cursor(
     state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
 ) -> LostCursorError:
     """What to say where the walk has ended at `stop` and nothing proves the position."""
+    action = (
+        "check both branches; where staged snapshots have expired, take them from the "
+        "branch's files with --from-staging-state, else name the last published one with "
+        "--from-snapshot ID"
+    )
     known = {snapshot.snapshot_id: snapshot for snapshot in state.metadata.snapshots}
+    published = _published(state, target)
     feeds = committed_to(known[cursor]) if cursor in known else None
     if feeds not in (None, staging, target):
         why = f"it is of the branch '{feeds}'; a target is published to from one staging branch"
@@ -543,8 +550,11 @@ def lost_cursor(
         why = "staging's history ends before it (expired?)"
     elif cursor is None:
         why = "the target's history ends before the two branches meet (expired?)"
-    elif stop.snapshot_id in {s.snapshot_id for s in ancestors(state.metadata, cursor)}:
+    elif stop.snapshot_id in published:
         why = "staging was rolled back behind it"
+        last = _last_published(state, staging, published, known.get(cursor))
+        if last is not None:
+            action = f"check both branches; --from-snapshot {last} publishes what was staged since"
     else:
         why = "staging was replaced, or the target was rolled back"
     return LostCursorError(
@@ -554,7 +564,31 @@ def lost_cursor(
         target=target,
         cursor=cursor,
         stopped_at=None if stop is None else stop.snapshot_id,
-        action="check both branches; where staged snapshots have expired, take them from the "
-        "branch's files with --from-staging-state, else name the last published one with "
-        "--from-snapshot ID",
+        action=action,
     )
+
+
+def _published(state: TableState, target: str) -> set[int]:
+    """What the target's history says was published, with all below it."""
+    published: set[int] = set()
+    for snapshot in branch_history(state, target):
+        for below in ancestors(state.metadata, marker_of(snapshot)):
+            if below.snapshot_id in published:
+                break
+            published.add(below.snapshot_id)
+    return published
+
+
+def _last_published(
+    state: TableState, staging: str, published: Collection[int], cursor: Snapshot | None
+) -> int | None:
+    """Where staging leaves what was published, if all above it is newer than the cursor.
+
+    What is older may have been published by a commit that has expired.
+    """
+    for snapshot in branch_history(state, staging):
+        if snapshot.snapshot_id in published:
+            return snapshot.snapshot_id
+        if cursor is None or (snapshot.sequence_number or 0) <= (cursor.sequence_number or 0):
+            return None
+    return None

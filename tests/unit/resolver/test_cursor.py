@@ -1,5 +1,6 @@
 """Where a cycle starts: markers, trims, rollbacks. Never twice, never skipped (R18, P8)."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -10,7 +11,7 @@ from resolver import cursor, resolve
 from resolver.cursor import cursor_of, plan_backlog
 from resolver.index_check import verify
 from tableformat.commit.branch_history import branch_history
-from tableformat.commit.refs import fast_forward, replace_branch, rollback
+from tableformat.commit.refs import create_tag, fast_forward, replace_branch, rollback
 from tableformat.errors import InvalidInputError, NotFoundError
 from tests.support.another_tool import another_tool
 from tests.support.staged_tables import EVERYTHING, StagedTable, keys
@@ -78,6 +79,49 @@ def test_staging_rolled_back_behind_the_cursor_stops(staged):
     )
     with pytest.raises(InvalidInputError, match="cursor is not reachable"):
         resolve(staged.table)
+
+
+def move_staging(staged, snapshot_id):
+    head = head_of(staged, "staging")
+    replace_branch(
+        staged.environment, staged.table.identifier, "staging", to=snapshot_id, expected_head=head
+    )
+
+
+def named_start(staged):
+    """The id with which the refusal says to go on."""
+    with pytest.raises(InvalidInputError, match="cursor is not reachable") as told:
+        resolve(staged.table)
+    [named] = re.findall(r"--from-snapshot (\w+)", str(told.value))
+    return named
+
+
+def test_staging_rolled_back_behind_the_cursor_goes_on_from_the_id_that_is_named(staged):
+    _, second, third = (stage(staged, note) for note in "abc")
+    resolve(staged.table)
+    for at, note in ((second, "d"), (third, "e")):
+        move_staging(staged, at)
+        assert resolve(staged.table, from_snapshot=int(named_start(staged))).staged_snapshots == 0
+        stage(staged, note)
+        assert named_start(staged) == str(at)
+        assert resolve(staged.table, from_snapshot=at).staged_snapshots == 1
+        assert staged.published() == Counter([(1, "eu", note)])
+        assert resolve(staged.table).staged_snapshots == 0
+
+
+def test_staging_on_what_an_expired_publish_covered_is_not_told_to_start_below_it(staged):
+    base = head_of(staged, "main")
+    first, second, _ = (stage(staged, note) for note in "abc")
+    resolve(staged.table)
+    move_staging(staged, first)
+    fourth = stage(staged, "d")
+    for kept in (base, first, second, fourth):
+        create_tag(staged.environment, staged.table.identifier, f"k{kept}", snapshot_id=kept)
+    resolve(staged.table, from_snapshot=first)
+    expire(staged.table, EVERYTHING)
+    move_staging(staged, second)
+    assert {base, first, second, fourth} <= ids_of(staged)
+    assert named_start(staged) == "ID"
 
 
 def test_staging_replaced_by_an_older_target_snapshot_stops_until_told_where_to_start(staged):
