@@ -37,6 +37,7 @@ OWN = {
 OTHERS = ["move_main", "branches_and_tags", "change_columns", "change_spec", "expire_published"]
 # A ValueError: PyIceberg on SQLite, where a snapshot of another branch came first.
 LOST_RACES = (tf.TableError, CommitFailedException, ValidationException, ValueError)
+TOLD = ("sequence number", "to unknown snapshot")
 
 
 class CrossedHistory(History):
@@ -46,6 +47,7 @@ class CrossedHistory(History):
         super().__init__(folder, seed, rest)
         self.staged_ids: list[int] = []
         self.lost_races: Counter[str] = Counter()
+        self.is_race = False
         self.acted: str | None = None
         self.left: tuple[int | None, Counter[Row]] = (None, Counter())  # by who acted inside
 
@@ -70,14 +72,14 @@ class CrossedHistory(History):
         try:
             self.theirs.load_table(NAME).upsert(self.arrow(rows), join_cols=["id"])
         except ValueError as error:  # of files of older schemas
-            if self.acted is not None:
+            if "sequence number" in str(error):
                 raise
             raise Skipped from error
         self.replace(keys & seen.keys(), rows)
 
     def resolve(self, limit: int | None = None) -> None:
         """How far it got is told by what it published: more may have been staged meanwhile."""
-        if self.acted is None or self.head("staging") is None:
+        if not self.is_race or self.head("staging") is None:
             super().resolve(limit)
             return
         try:
@@ -115,6 +117,10 @@ class CrossedHistory(History):
     def inside_theirs(self) -> None:
         names = [*OTHERS, *([] if self.is_v3 else [*ON_V2] * 2)]
         theirs, ours = self.rng.choice(names), self.rng.choice([*self.ours()])
+        if theirs == "change_spec" and ours == "stage":
+            # The first stage gives a partitioned table a spec without fields: on SQLite PyIceberg
+            # then adds its own with the same id.
+            raise Skipped
         commit = type(self.theirs).commit_table.__get__(self.theirs)
 
         def commit_table(*arguments):
@@ -140,14 +146,14 @@ class CrossedHistory(History):
             points.armed.clear()
 
     def race(self, what: str, name: str) -> None:
-        self.acted = None
+        self.acted, self.is_race = None, True
         try:
             getattr(self, name)()
         except LostCursorError:
             raise
         except LOST_RACES as error:
             told = str(error)
-            is_other = type(error) is ValueError and "sequence number" not in told
+            is_other = type(error) is ValueError and not any(each in told for each in TOLD)
             if self.acted is None or is_other:
                 raise
             if isinstance(error, tf.TableError) and "\n" in told:
@@ -155,7 +161,7 @@ class CrossedHistory(History):
             self.lost_races[f"{what}: {told[:60]}"] += 1
         finally:
             vars(self.theirs).pop("commit_table", None)
-            self.acted = None
+            self.acted, self.is_race = None, False
 
     # -- staging behind the cursor -----------------------------------------------------------------
 
@@ -178,9 +184,9 @@ class CrossedHistory(History):
         assert self.head() == head
         assert "\n" not in str(told.value)
         self.lost_races[str(told.value)[:110]] += 1
-        [named] = re.findall(r"--from-snapshot (\d+)", str(told.value))
-        assert int(named) == at
-        resolve(self.table.refresh(), from_snapshot=at)
+        named = re.findall(r"--from-snapshot (\d+)", str(told.value))
+        assert named == [str(at)] or (not named and self.has_expired)
+        resolve(self.table.refresh(), from_snapshot=at, skip_unpublished=not named)
         for keys, rows in self.staged[self.published :]:
             self.replace(keys, rows)
         self.published = len(self.staged)
@@ -234,7 +240,7 @@ def test_crossed_history_with_pyiceberg_equals_the_model(start, count, steps, tm
 @pytest.mark.services
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("start", "count", "steps"), [(1, 3, 20), LONG])
+@pytest.mark.parametrize(("start", "count", "steps"), [(1, 2, 20), LONG])
 def test_crossed_history_on_a_rest_catalog_equals_the_model(start, count, steps, tmp_path):
     """Odd seeds have a v3 table, of which PyIceberg changes all but rows."""
     done = Counter[str]()
