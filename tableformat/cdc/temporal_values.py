@@ -21,6 +21,7 @@ SECONDS_MIN = DAYS_MIN * 86_400
 # of both infinities into the minutes around 1970.
 POSITIVE_INFINITY_US = 9_223_372_036_825_200_000
 INFINITIES_NS = (-29_575_808_000, 22_375_808_000)
+INFINITIES = ("infinity", "-infinity")  # of a timestamptz, which is text
 YEARS_OF_CYCLE, DAYS_OF_CYCLE = 400, 146_097
 UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _OFFSET = "[+-][0-9:]+$"
@@ -122,6 +123,8 @@ def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid as error:
         parts = pc.extract_regex(texts, r"^[+]?(?P<year>-?[0-9]{4,9})(?P<rest>-.*)$")
         signed = pc.and_(pc.match_substring_regex(texts, "^[+-]"), parts.is_valid())
+        if pc.any(pc.is_in(texts, pa.array(INFINITIES)), min_count=0).as_py():
+            _infinite()
         if not pc.any(signed, min_count=0).as_py():
             raise pa.ArrowInvalid(str(error).split(". If these")[0]) from None
         years = pc.struct_field(parts, "year").cast(pa.int64())
@@ -134,8 +137,11 @@ def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
         day = 1 if pa.types.is_date(target) else 86_400 * UNITS_PER_S[target.unit]
         counts = plain.cast(pa.int32() if day == 1 else pa.int64()).cast(pa.int64())
         moved_days = pc.multiply(cycles, DAYS_OF_CYCLE)
-        moved = pc.add_checked(counts, pc.multiply_checked(moved_days, day))
-        return moved.cast(pa.int32() if day == 1 else pa.int64()).cast(target)
+        try:
+            moved = pc.add_checked(counts, pc.multiply_checked(moved_days, day))
+            return moved.cast(pa.int32() if day == 1 else pa.int64()).cast(target)
+        except pa.ArrowInvalid:
+            _infinite()
 
 
 def without_utc(texts: pa.StringArray) -> pa.StringArray:
