@@ -16,8 +16,8 @@ Every form is made from the bytes of `unavailable.value.placeholder`:
 | int[], bigint[], date[] | every byte as a signed number |
 
 Source: Debezium's `UnchangedToastedPlaceholder`, `UnchangedToastedReplicationMessageColumn` and
-`PostgresValueConverter`. For the arrays of other types (smallint[], numeric[], timestamp[], ...)
-and for numeric as `precise` Debezium has no form: it writes null.
+`PostgresValueConverter`. For the arrays of other types (smallint[], numeric[], enums, ...), for
+bits and for numeric as `precise` Debezium has no form: it writes null.
 
 `before` has the value with the identity FULL only. With another one it has the columns of the
 identity, and in NOT NULL columns what Debezium puts there for the rest: '', {}, []. No large value
