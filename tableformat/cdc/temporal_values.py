@@ -74,6 +74,8 @@ def timestamps_decoder(target: pa.TimestampType, unit: str | None, *, ends_with_
     def decode(values: pa.Array) -> pa.Array:
         if pa.types.is_string(values.type):
             is_local = target.tz is None and ends_with_z
+            if target.tz is None and not is_local:
+                _check_local(values)
             found = _of_any_year(without_utc(values) if is_local else values, target)
             _check_finite(found.cast(pa.int64()), target.unit)
             return found
@@ -147,6 +149,14 @@ def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
 def without_utc(texts: pa.StringArray) -> pa.StringArray:
     """The texts without the Z at their end."""
     return pc.replace_substring_regex(texts, "Z$", "")
+
+
+def _check_local(texts: pa.StringArray) -> None:
+    if pc.any(pc.ends_with(texts, "Z"), min_count=0).as_py():
+        raise pa.ArrowInvalid(
+            "a moment of UTC (Z) in a column without a time zone; encodings=COLUMN=iso says that "
+            "it is a local time, as time.precision.mode=isostring writes it"
+        )
 
 
 def _check_finite(values: pa.Array, unit: str) -> None:

@@ -381,6 +381,19 @@ def test_infinity_is_a_bad_record_and_no_distant_day(
     assert parsed.changes.num_rows == 0
 
 
+def test_local_time_with_a_z_is_read_where_it_is_said_to_be_local() -> None:
+    """Debezium's `isostring` writes it so; a bare event says nothing of it."""
+    table = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.timestamp("us"))]
+    )
+    schema = define_schema(table, ["id"])
+    events = batch_of([envelope("u", after={"id": 1, "x": "2000-01-01T00:00:00.5Z"})])
+    (reason,) = reasons(parse(FORMAT, schema, events))
+    assert "encodings=COLUMN=iso" in reason
+    parsed = parse(FORMAT, schema, events, encodings="x=iso")
+    assert parsed.changes["x"].to_pylist() == [dt.datetime(2000, 1, 1, 0, 0, 0, 500_000)]
+
+
 def test_digits_in_a_text_are_no_float_unless_it_is_said() -> None:
     table = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float64())])
     schema = define_schema(table, ["id"])
