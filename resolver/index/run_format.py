@@ -42,6 +42,9 @@ BLOCK_BYTES = 1024
 BLOCK_ENTRIES_MAX = 128
 TAIL = struct.Struct("<Q32s8s")
 MAGIC = b"icefrun2"
+# Of keys with more bytes than a word, one in so many may begin like another: that is cheaper than
+# to compare all bytes of all.
+FEW_ALIKE = 8
 WORD_BYTES = 8  # blocks have whole words: their entries are a multiple of eight
 _POSITION_MASK = np.uint64((1 << POSITION_BITS) - 1)
 # Of a row that was written when positions had more bits; a section has what it needs.
@@ -93,8 +96,9 @@ class Section:
         key_columns = self.directory.shape[1]
         columns = min(key_columns, WORD_BYTES)
         order = comparable(self.directory, columns)
-        is_distinct = bool((order[1:] != order[:-1]).all())
-        if not is_distinct and columns < key_columns:
+        alike = np.count_nonzero(order[1:] == order[:-1])
+        is_distinct = not alike
+        if columns < key_columns and alike * FEW_ALIKE > len(order):
             columns, order = key_columns, comparable(self.directory, key_columns)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "order_columns", columns)
@@ -394,13 +398,22 @@ def places_of(wanted: Bytes2d, entries: Bytes2d) -> tuple[Int64s, Int64s]:
             same = (entries[place, columns:width] == wanted[ordinal, columns:]).all(axis=1)
             ordinal, place = ordinal[same], place[same]
         return ordinal, place
-    if width > columns:
-        words, wanted_words = comparable(entries, width), comparable(wanted, width)
-    begin = np.searchsorted(words, wanted_words, "left")
-    counts = np.searchsorted(words, wanted_words, "right") - begin
+    begin, counts = _ranges(words, wanted_words)
+    if width > columns and counts.sum() > len(wanted) + len(wanted) // FEW_ALIKE:
+        begin, counts = _ranges(comparable(entries, width), comparable(wanted, width))
     ordinal = np.repeat(np.arange(len(wanted)), counts)
     within = np.arange(len(ordinal)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return ordinal, begin[ordinal] + within
+    place = begin[ordinal] + within
+    if width > columns:
+        same = (entries[place, columns:width] == wanted[ordinal, columns:]).all(axis=1)
+        ordinal, place = ordinal[same], place[same]
+    return ordinal, place
+
+
+def _ranges(words: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
+    """Where values begin among ascending ones, and how often each is there."""
+    begin = np.searchsorted(words, wanted, "left")
+    return begin, np.searchsorted(words, wanted, "right") - begin
 
 
 def first_at_or_after(keys: Bytes2d, key: bytes) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -355,16 +354,28 @@ def _merged_order(keys: Bytes2d) -> tuple[Int64s, npt.NDArray[np.bool_]]:
     Mostly the first bytes tell, which are compared as integers.
     """
     width = keys.shape[1]
-    order, words = _stable_order(comparable(keys, min(width, WORD_BYTES)))
+    words = comparable(keys, min(width, WORD_BYTES))
+    order = np.argsort(words, kind="stable")  # of parts in order: little more than a merge
+    words = words.take(order)
     starts = np.ones(len(order), dtype=np.bool_)
     starts[1:] = words[1:] != words[:-1]
     alike = np.flatnonzero(~starts)
-    if width > WORD_BYTES and (keys[order[alike]] != keys[order[alike - 1]]).any():
-        order, words = _stable_order(comparable(keys, width))
-        starts[1:] = words[1:] != words[:-1]
+    differ = _differ(keys, order[alike], order[alike - 1])
+    if differ.any():
+        run = np.cumsum(starts)
+        tied = np.flatnonzero(np.isin(run, run[alike[differ]]))
+        # Tied runs keep their places: the first bytes are those of the second sort, too.
+        rows = order[tied]
+        order[tied] = rows[np.argsort(comparable(keys[rows], width), kind="stable")]
+        tied = tied[~starts[tied]]
+        starts[tied] = _differ(keys, order[tied], order[tied - 1])
     return order, starts
 
 
-def _stable_order(words: npt.NDArray[Any]) -> tuple[Int64s, npt.NDArray[Any]]:
-    order = np.argsort(words, kind="stable")  # of parts in order: little more than a merge
-    return order, words.take(order)
+def _differ(keys: Bytes2d, rows: Int64s, others: Int64s) -> npt.NDArray[np.bool_]:
+    """Which pairs of rows, alike in their first word, have different keys."""
+    differ = np.zeros(len(rows), dtype=np.bool_)
+    for column in range(WORD_BYTES, keys.shape[1] if len(rows) else 0, WORD_BYTES):
+        words = comparable(keys[:, column:], min(keys.shape[1] - column, WORD_BYTES))
+        differ |= words[rows] != words[others]
+    return differ
