@@ -89,7 +89,8 @@ def claim_checkpoint(
         InvalidInputError: See `check_checkpoint`; or a topic was deleted and made anew since.
         StoreUnavailableError: The folder cannot be written.
 
-    Effects: creates the folder and its files if they are missing. The lock ends with the process.
+    Effects: creates the folder and its files if they are missing, and removes what Spark has left
+    of the first batch that it was killed in. The lock ends with the process.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,6 +101,7 @@ def claim_checkpoint(
             if not (folder / IDENTITY_FILE).exists():
                 _write(folder / IDENTITY_FILE, json.dumps(asdict(stream), indent=2))
             _keep_topics(folder, topic_ids or {})
+            _remove_halves(folder)
         except BaseException:
             claim.close()
             raise
@@ -175,6 +177,14 @@ def _keep_topics(folder: Path, ids: Mapping[str, str]) -> None:
         _write(folder / TOPICS_FILE, json.dumps(known | dict(ids)))
 
 
+def _remove_halves(folder: Path) -> None:
+    """A process that was killed as Spark wrote down the first batch: none begins beside that."""
+    if not _logs(folder):
+        for name in ("offsets", "commits"):
+            for half in (folder / name).glob(".*"):
+                half.unlink(missing_ok=True)
+
+
 def _lock(file: IO[Any], folder: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,13 +250,18 @@ def _identity(folder: Path) -> Mapping[str, Any] | None:
     return dict(known)
 
 
+def _logs(folder: Path) -> list[Path]:
+    """What Spark has written down of where batches end."""
+    return [path for path in (folder / "offsets").glob("*") if path.name.isdecimal()]
+
+
 def _topics_read(folder: Path) -> frozenset[str] | None:
     """Topics in Spark's newest log of offsets, none for another source; None: nothing was read.
 
     A log is a version line, a line of Spark's settings, and a line of JSON per source: for Kafka
     `{"topic": {"partition": offset}}`.
     """
-    logs = [path for path in (folder / "offsets").glob("*") if path.name.isdecimal()]
+    logs = _logs(folder)
     if not logs:
         return None
     newest = max(logs, key=lambda path: int(path.name))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,17 @@ def test_checkpoint_of_another_stream_is_refused_before_a_query_starts(stream: S
             table.write_stream(frame, checkpoint=f"file://{stream.checkpoint}")
     assert not stream.spark.streams.active
     assert catalog.load_table("shop.other").state.ref("staging") is None
+
+
+def test_stream_that_was_killed_as_spark_wrote_down_the_first_batch_begins(stream: Stream) -> None:
+    """Spark begins no stream beside such a file."""
+    for folder in ("offsets", "commits"):
+        half = Path(stream.checkpoint) / folder / f".0.{uuid.uuid4()}.tmp"
+        half.parent.mkdir(parents=True)
+        half.write_text("v1")
+    stream.put("0", envelope("c", after=order(1)))
+    stream.run()
+    assert stream.state() == {1: None}
 
 
 def test_checkpoint_is_free_again_when_its_query_has_ended(stream: Stream) -> None:
