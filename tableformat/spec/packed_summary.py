@@ -25,7 +25,7 @@ from tableformat.sized_cache import SizedCache
 _WINDOW_BITS = -12  # 4 KiB to look back at; twice that makes 1 % less of it
 _LEVEL = 6
 _MEMORY_LEVEL = 5
-RECENT_SUMMARIES = 32  # 4 kB each; a stream into ten tables looks at two of each in turn
+RECENT_SUMMARIES = 32  # of tables whose summaries have the same names; 4 kB each
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII: whatever text it is
 
 
