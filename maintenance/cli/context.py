@@ -33,7 +33,12 @@ from tableformat.errors import InvalidInputError, NotFoundError, TableError
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells have it
 # What ends a command, SIGHUP when its terminal is closed; ignored below `nohup`, and so here.
-ENDINGS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+ENDINGS = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "terminated",
+    signal.SIGHUP: "hung up",
+}
+_STANDARD = (signal.SIG_DFL, signal.default_int_handler)
 _SENT_AGAIN_S = 0.01  # the finalizer that a signal has met is over by then, or meets it again
 WIDTH, WIDTH_MIN = 80, 20  # characters, of a terminal that says none; of one that can be read
 
@@ -340,7 +345,7 @@ def telling_lost_output() -> Iterator[None]:
 
 
 class _Ended(KeyboardInterrupt):
-    """SIGTERM, SIGHUP: end a command as Ctrl-C does: locks are given up and files closed."""
+    """A signal ends a command as Ctrl-C does: locks are given up and files closed."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -369,13 +374,13 @@ def encoding_errors(file: TextIO, errors: str) -> Iterator[None]:
 def _endings_interrupt() -> Iterator[None]:
     """Unless the process does something else with the signal, or this is not its main thread."""
     is_main = threading.current_thread() is threading.main_thread()
-    taken = [
-        number for number in ENDINGS
-        if is_main and signal.getsignal(number) is signal.SIG_DFL
-    ]  # fmt: skip
+    before = {number: signal.getsignal(number) for number in ENDINGS if is_main}
+    taken = {number: each for number, each in before.items() if each in _STANDARD}
+    arrived: list[_Ended] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
-        raise _Ended(number)
+        arrived.append(_Ended(number))
+        raise arrived[-1]
 
     def send_again(lost: sys.UnraisableHookArgs) -> None:
         # Python only prints what is raised in a finalizer: the command would go on.
@@ -390,10 +395,14 @@ def _endings_interrupt() -> Iterator[None]:
         signal.signal(number, end)
     try:
         yield
+    except Exception:
+        if arrived:  # pydantic and others make another error of whatever is raised below them
+            raise arrived[0] from None
+        raise
     finally:
         sys.unraisablehook = tell
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in taken.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -404,7 +413,7 @@ def handling_stops(handler: Callable[[int, FrameType | None], None]) -> Iterator
     """
     before = {
         number: signal.getsignal(number)
-        for number in (signal.SIGINT, *ENDINGS)
+        for number in ENDINGS
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
     }
     for number in before:

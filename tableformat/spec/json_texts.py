@@ -10,6 +10,7 @@ PyIceberg drops, as long as the object itself is passed along.
 
 from __future__ import annotations
 
+from pydantic_core import PydanticSerializationError
 from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import InvalidInputError
@@ -45,9 +46,15 @@ def model_json(part: IcebergBaseModel) -> bytes:
     Raises:
         InvalidInputError: A text in it holds half a character, as Python has the bytes of a
             command line that were no UTF-8.
+        KeyboardInterrupt: Ctrl-C.
     """
     # TableMetadataV3 and its like override `model_dump_json`; parts do not, and None is omitted.
     try:
         return part.model_dump_json().encode()
-    except ValueError as error:
-        raise InvalidInputError(f"a text cannot be stored as UTF-8: {error}") from error
+    except PydanticSerializationError as error:
+        told = str(error)
+        if "KeyboardInterrupt" in told:  # wrapped, as all that is raised while a model is written
+            raise KeyboardInterrupt from error
+        if "UnicodeEncodeError" in told:
+            raise InvalidInputError(f"a text cannot be stored as UTF-8: {error}") from error
+        raise

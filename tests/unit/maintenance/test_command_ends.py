@@ -228,6 +228,39 @@ def test_signal_that_meets_a_finalizer_still_ends_the_command(number, code) -> N
     assert done.stderr in ("icefold: interrupted\n", "icefold: terminated\n")
 
 
+SIGNAL_MEETS_PYDANTIC = """
+import click, signal, sys
+from pydantic import BaseModel, model_serializer
+from maintenance.cli.context import GuardedGroup
+
+class Part(BaseModel):
+    @model_serializer
+    def write(self):
+        signal.raise_signal(int(sys.argv.pop()))
+        return {}
+
+@click.group(cls=GuardedGroup)
+def group():
+    pass
+
+@group.command()
+def write():
+    Part().model_dump_json()
+
+group(["write"])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.usefixtures("interruptible")
+def test_signal_that_becomes_another_error_still_ends_the_command(number, code) -> None:
+    """pydantic makes a ValueError of it: a text that cannot be stored, we said."""
+    words = [sys.executable, "-c", SIGNAL_MEETS_PYDANTIC, str(int(number))]
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.stderr in ("icefold: interrupted\n", "icefold: terminated\n")
+    assert done.returncode == code
+
+
 def snapshots(warehouse) -> list:
     table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
     return table.state.metadata.snapshots
