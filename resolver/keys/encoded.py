@@ -323,7 +323,7 @@ def _padded_words(matrix: Bytes2d) -> npt.NDArray[np.uint8]:
 
 
 def _hash_matrix(matrix: Bytes2d) -> npt.NDArray[np.uint64]:
-    """So many rows at a time as the processor's cache holds: in two thirds of the time of all at once."""
+    """So many rows at a time as stay in the processor's cache: in two thirds of the time."""
     count, width = matrix.shape
     # The length goes in first: zero padding must not make b"a" and b"a\0" systematically equal.
     hashes = np.full(count, width, dtype=np.uint64)

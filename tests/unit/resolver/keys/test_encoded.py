@@ -116,6 +116,13 @@ def test_hash_is_golden() -> None:
     assert ragged([b"", b"a", b"a\0", b"abcdefgh", b"abcdefghi"]).hash64().tolist() == GOLDEN_RAGGED
 
 
+@pytest.mark.parametrize("width", [0, 3, 8, 17])
+def test_hash_of_many_keys_is_that_of_few(width: int) -> None:
+    matrix = np.random.default_rng(width).integers(0, 256, (40_000, width), dtype=np.uint8)
+    few = [EncodedKeys(fixed=part).hash64() for part in np.array_split(matrix, 13)]
+    assert np.array_equal(EncodedKeys(fixed=matrix).hash64(), np.concatenate(few))
+
+
 def test_shards_are_even_and_within_range() -> None:
     keys = EncodedKeys(fixed=np.arange(100_000, dtype=">i8").view(np.uint8).reshape(-1, 8))
     for count in (1, 2, 3, 7, 64):
