@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-import psycopg
-
 Draw = Callable[[random.Random], str]
 TYPES = (
     "CREATE EXTENSION hstore",
@@ -154,7 +152,7 @@ def _shown_bits(text: str, kind: str) -> Any:
     return int.from_bytes(bytes.fromhex(text), "little")
 
 
-def _shown_zoned(text: str, _: str) -> Any:
+def shown_zoned(text: str, _: str) -> Any:
     clock, _, part = text.removesuffix("Z").partition(".")
     seconds = sum(
         int(each) * unit for each, unit in zip(clock.split(":"), (3600, 60, 1), strict=False)
@@ -186,12 +184,14 @@ class Kind:
         wanted: That text as a plain value.
         shown: DuckDB's text, and its type there, as the same.
         off: How far apart two numbers may be.
+        here: DuckDB's SQL for its text of `c`, if its type does not say it.
     """
 
     oracle: str = "{x}::text"
     wanted: Callable[[str], Any] = _same
     shown: Callable[[str, str], Any] = _same
     off: int = 0
+    here: str | None = None
 
     def differ(self, wanted: Any, shown: Any) -> bool:
         """Whether two values, or lists of them, are not the same."""
@@ -213,7 +213,7 @@ DECIMAL = Kind(wanted=Decimal, shown=_shown_decimal)
 MONEY = Kind("{x}::numeric::text", Decimal, _shown_decimal)
 DATE = Kind("({x} - date '1970-01-01')::text")
 MICROS = Kind(_MICROS, shown=_shown_micros)
-ZONED = Kind(_MICROS.format(x="({x} AT TIME ZONE 'UTC')::time"), shown=_shown_zoned)
+ZONED = Kind(_MICROS.format(x="({x} AT TIME ZONE 'UTC')::time"), shown=shown_zoned)
 REAL = Kind(wanted=_nearest, shown=lambda text, _: repr(float(text)))
 DOUBLE = Kind(wanted=lambda text: repr(float(text)), shown=lambda text, _: repr(float(text)))
 BITS = Kind(wanted=lambda text: int(text or "0", 2), shown=_shown_bits)
@@ -256,10 +256,13 @@ class DrawnTable:
             return self.draw(drawn)
         return drawn.choice(self.values)
 
+    def _cast(self, literal: str) -> str:
+        return f"{literal}::{self.type}"
+
     def value(self, drawn: random.Random) -> str:
         if not self.is_list:
             null = not self.is_key and drawn.random() < 0.1
-            return "NULL" if null else f"{self._literal(drawn)}::{self.type}"
+            return "NULL" if null else self._cast(self._literal(drawn))
         items = (self._literal(drawn) for _ in range(drawn.randint(0, 4)))
         # An array with a NULL is nothing to Debezium where it is one of enums, ltree or tsvector.
         nulls = 0.15 if self.type not in ("mood", "ltree", "tsvector") else 0.0
@@ -272,7 +275,7 @@ class DrawnTable:
         if self.is_list:
             values = [f"ARRAY[{each}]::{self._column}" for each in self.values] + more
         else:
-            values = [f"{each}::{self.type}" for each in self.values] + more
+            values = [*map(self._cast, self.values), *more]
         for number, value in enumerate(values, base):
             key = value if self.is_key else f"{number}, 0, {value}"
             yield f"INSERT INTO {self.name} VALUES ({key}{', 0' if self.is_key else ''})"
@@ -291,8 +294,8 @@ class DrawnTable:
         key = f"c = {value}" if self.is_key else f"id = {drawn.randint(100, 999)}"
         return f"UPDATE {self.name} SET {key} WHERE {where}"
 
-    def expected(self, connection: psycopg.Connection[Any]) -> list[tuple[Any, Any, Any]]:
-        """PostgreSQL's rows: the key (of the column itself: 0), `n` and the value."""
+    def expected(self, connection: Any) -> list[tuple[Any, Any, Any]]:
+        """The source's rows: the key (of the column itself: 0), `n` and the value."""
         text = self.kind.oracle.format(x="c")
         if self.is_list:
             item = self.kind.oracle.format(x="x")
@@ -300,7 +303,9 @@ class DrawnTable:
             text = f"({items} FROM unnest(c) WITH ORDINALITY u(x, o))::text"
             text = f"CASE WHEN c IS NOT NULL THEN {text} END"
         query = f"SELECT {0 if self.is_key else 'id'}, n, {text} FROM {self.name}"
-        rows = connection.execute(query).fetchall()  # type: ignore[arg-type]
+        cursor = connection.cursor()
+        cursor.execute(query)
+        rows = cursor.fetchall()
         return [(key, n, self._plain(value, self.kind.wanted)) for key, n, value in rows]
 
     def published(self, duck: Any, location: str) -> list[tuple[Any, Any, Any]]:
@@ -309,7 +314,7 @@ class DrawnTable:
         columns = duck.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
         kind = next(each[1] for each in columns if each[0] == "c")
         item = kind.removesuffix("[]")
-        text = _duck_text(item, "c")
+        text = self.kind.here or _duck_text(item, "c")
         if self.is_list:
             text = f"to_json(list_transform(c, x -> {_duck_text(item, 'x')}))::VARCHAR"
         rows = duck.execute(f"SELECT {0 if self.is_key else 'id'}, n, {text} FROM {source}")
@@ -331,7 +336,7 @@ class DrawnTable:
         # Of a key column the values are the order; of an interval, some microseconds may be off.
         pairs = zip(sorted(expected, key=_order), sorted(found, key=_order), strict=True)
         lines = [
-            f"{self.name}: PostgreSQL {wanted!r:.150}, here {shown!r:.150}"
+            f"{self.name}: the source {wanted!r:.150}, here {shown!r:.150}"
             for wanted, shown in pairs
             if wanted[:2] != shown[:2] or self.kind.differ(wanted[2], shown[2])
         ]
