@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from resolver import resolve
-from tests.support.pipeline import Pipeline, missing_pipeline, start_pipeline
+from tests.support.debezium import add_connector
+from tests.support.pipeline import Pipeline, connector_of, missing_pipeline, start_pipeline
 from tests.support.pipeline_bank import Bank
 from tests.support.pipeline_tables import SourceColumn, differences, engine_rows, source_rows
 
@@ -62,6 +63,7 @@ def _alter(change: str, *then: str) -> tuple[str, ...]:
     return (f"ALTER TABLE {{t}} {change}", *(then or (MORE, TOUCH)))
 
 
+_CHANGES = (MORE, TOUCH, "UPDATE {t} SET id = 9 WHERE id = 2", "DELETE FROM {t} WHERE id = 4")
 CASES = (
     Alter("add", _alter("ADD COLUMN a text")),
     Alter("add_default", _alter("ADD COLUMN a numeric(8,3) DEFAULT 1.5")),
@@ -183,6 +185,27 @@ CASES = (
     Alter(
         "identity_full",
         _alter("REPLICA IDENTITY FULL", MORE, TOUCH, "DELETE FROM {t} WHERE id = 4"),
+    ),
+    Alter(
+        "identity_index",
+        (*_CHANGES, "UPDATE {t} SET n = 70 WHERE id = 5", "UPDATE {t} SET id = 80 WHERE id = 6"),
+        fill=(
+            "CREATE UNIQUE INDEX {t}_both ON {t} (id, n)",
+            "ALTER TABLE {t} REPLICA IDENTITY USING INDEX {t}_both",
+            *_filled("i, 'r' || i"),
+        ),
+    ),
+    Alter(
+        "only_unique",
+        _CHANGES,
+        columns="id int NOT NULL UNIQUE, n int, t text",
+        fill=("ALTER TABLE {t} REPLICA IDENTITY USING INDEX {t}_id_key", *_filled("i, 'r' || i")),
+    ),
+    Alter(
+        "no_key",
+        _CHANGES,
+        columns="id int, n int, t text",
+        fill=("ALTER TABLE {t} REPLICA IDENTITY FULL", *_filled("i, 'r' || i")),
     ),
     Alter("identity_nothing", _alter("REPLICA IDENTITY NOTHING", MORE)),
     Alter(
@@ -325,10 +348,13 @@ def altered(pipeline: Pipeline) -> Altered:
 
 def _ingest(pipeline: Pipeline) -> str:
     pipeline.await_arrival()
+    options = pipeline.folder / "alter.yaml"
+    options.write_text("tables: {alt_no_key: {key: [id]}}")
     return pipeline.icefold(
         *("--warehouse", pipeline.warehouse, "ingest", "--kafka", pipeline.servers),
         *("--topics", "db.public.alt_*", "--into", "alter", "--engine", "local"),
         *("-o", "schema-evolution=full", "-o", "on-truncate=apply"),
+        *("--tables", str(options)),
     ).err
 
 
@@ -351,3 +377,48 @@ def test_rows_are_those_of_postgresql_after_an_alter(pipeline, altered, case):
     assert expected, "there is nothing to compare"
     found = table.scan(columns=[each.name for each in columns]).to_arrow()
     assert differences(expected, engine_rows(found, columns), columns, ["id"]) == {}
+
+
+PARTS = "CREATE TABLE mov_{n} PARTITION OF mov_root FOR VALUES FROM ({n}) TO ({n} + 100)"
+MOVES = (
+    "INSERT INTO mov_root SELECT i, 0, 'm' FROM generate_series(1, 9) i",
+    "UPDATE mov_root SET id = id + 100, n = 1 WHERE id <= 5",
+    "UPDATE mov_root SET id = id - 100, n = 2 WHERE id IN (101, 102)",
+    "UPDATE mov_root SET n = 3 WHERE id IN (1, 103, 9)",
+    "DELETE FROM mov_root WHERE id IN (2, 104, 8)",
+)
+
+
+@pytest.mark.usefixtures("altered")
+def test_rows_that_move_between_partitions_are_those_of_postgresql(pipeline):
+    """Of the partitions' topics in one table, and of the root's."""
+    root = f"CREATE TABLE mov_root ({PLAIN}) PARTITION BY RANGE (id)"
+    publication = "CREATE PUBLICATION rooted FOR ALL TABLES WITH (publish_via_partition_root)"
+    pipeline.sql(root, *(PARTS.format(n=n) for n in (0, 100)), publication, *MOVES[:1])
+    rooted = connector_of(
+        "root",
+        {"publication.name": "rooted", "table.include.list": "public.mov_root"},
+        pipeline.database,
+    )
+    add_connector(pipeline.connect_port, rooted)
+    slots = [f"{pipeline.database.name}_{name}" for name in ("db", "root")]
+    pipeline.await_slots(slots)
+    pipeline.sql(*MOVES[1:])
+    pipeline.await_slots(slots)
+    routes = pipeline.folder / "moved.yaml"
+    routes.write_text("routes: [{topics: 'db.public.mov_*', table: joined}]")
+    said = pipeline.icefold(
+        *("--warehouse", pipeline.warehouse, "ingest", "--kafka", pipeline.servers),
+        *("--topics", r"db.public.mov_*,root.public.mov_root", "--into", "moved"),
+        *("--engine", "local", "--tables", str(routes)),
+    )
+    assert said.status == 0, said.err
+    columns = [SourceColumn(each, "", None) for each in ("id", "n", "t")]
+    with pipeline.connection() as connection:
+        expected = source_rows(connection, "mov_root", columns)
+    assert len(expected) == 6
+    for name in ("joined", "mov_root"):
+        table = pipeline.catalog.load_table(f"moved.{name}")
+        resolve(table)
+        found = table.scan(columns=["id", "n", "t"]).to_arrow()
+        assert differences(expected, engine_rows(found, columns), columns, ["id"]) == {}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from tableformat.spark.java import find_java
 from tests.support.jvm_server import (
@@ -184,6 +184,14 @@ def make_class_archives() -> None:
         connect.is_ready = lambda: answers(f"http://127.0.0.1:{port}/connectors")
         with class_archive(connect, WORKER_JARS):
             pass
+
+
+def add_connector(port: int, connector: Mapping[str, str]) -> None:
+    """Start one more in a worker that runs."""
+    body = json.dumps({"name": connector["name"], "config": dict(connector)}).encode()
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(f"http://127.0.0.1:{port}/connectors", body, headers), timeout=60):
+        pass
 
 
 def states(port: int, name: str) -> list[str]:

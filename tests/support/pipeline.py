@@ -288,8 +288,8 @@ def start_pipeline(name: str, workload: CutWorkload, shapes: Sequence[str]) -> P
     connectors = []
     for shape in map(SHAPES.__getitem__, shapes):
         converters = registry.converters() if registry is not None and shape.is_avro else {}
-        connectors.append(_connector(shape.name, {**shape.connector, **converters}, database))
-    connectors.append(_connector(workload.namespace, connector(workload), database))
+        connectors.append(connector_of(shape.name, {**shape.connector, **converters}, database))
+    connectors.append(connector_of(workload.namespace, connector(workload), database))
     connect, port = new_connect(
         servers, connectors, converters=CONVERTER_JARS if registry else None
     )
@@ -313,7 +313,8 @@ def _admin(database: Database) -> dict[str, Any]:
     return settings | {"password": database.password, "dbname": "postgres"}
 
 
-def _connector(name: str, settings: Mapping[str, str], database: Database) -> dict[str, str]:
+def connector_of(name: str, settings: Mapping[str, str], database: Database) -> dict[str, str]:
+    """A connector's configuration: over all published tables of a database, but for settings."""
     own = {
         "name": name,
         "topic.prefix": name,
