@@ -126,10 +126,9 @@ class StreamTable:
         return {each: at for each in places if (at := read.get(each, -1)) >= 0}
 
     def came(self, partitions: Mapping[str, int]) -> list[Place]:
-        """Partitions of which its snapshots say nothing, though they do of others of the topic."""
+        """Partitions of which its snapshots say nothing."""
         own = self.own
-        topics = {topic for topic, _ in own}
-        return [p for p in self.places(partitions) if p[0] in topics and p not in own]
+        return [place for place in self.places(partitions) if place not in own]
 
     def places(self, partitions: Mapping[str, int]) -> list[Place]:
         """The partitions of its topics; `partitions`: how many each topic has."""

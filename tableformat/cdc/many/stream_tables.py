@@ -191,8 +191,11 @@ class StreamTables:
     def tell_unread(
         self, tables: Collection[StreamTable], begins: Callable[[Collection[Place]], Offsets]
     ) -> None:
-        """Warn of partitions that came since the newest batch and have lost messages unread."""
-        came = {place: t.name for t in tables for place in t.came(self.partitions)}
+        """Warn of partitions that no batch of the stream has noted and that have lost messages.
+
+        Before its first batch that is how a stream begins.
+        """
+        came = {place: t.name for t in tables for place in t.came(self.partitions) if self.number}
         for place, at in (begins(sorted(came)) if came else {}).items():
             if at > 0:
                 logger.warning(

@@ -226,6 +226,18 @@ def test_partition_that_came_and_was_emptied_before_a_batch_noted_it_is_told(
         assert notes(catalog, "shop.orders").keys() == {1, 4}
 
 
+def test_topic_that_was_emptied_before_its_table_could_be_made_is_told(catalog, cluster, caplog):
+    put(cluster, "lines", 1)
+    put(cluster, "orders", 1)
+    ran(catalog, cluster, tables=[("shop.orders", {"columns": '{"no": "int"}'})])
+    cluster.delete_records((ORDERS, 0))
+    put(cluster, "orders", 2)
+    assert not ran(catalog, cluster).aside
+    assert notes(catalog, "shop.orders").keys() == {2}
+    (told,) = [each.getMessage() for each in caplog.records if "has partition" in each.msg]
+    assert f"shop.orders: topic {ORDERS} has partition 0" in told
+
+
 def test_partition_that_was_emptied_before_it_was_read_begins_where_it_is(catalog, cluster):
     cluster.create(ORDERS, 2)
     put(cluster, "orders", 7, 8, partition=1)
