@@ -41,15 +41,23 @@ def unknown_type(raw: Mapping[str, Any]) -> UnsupportedError | None:
 
 
 def _columns(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted names and types of all primitive columns within a type."""
+    """Dotted names and types of all primitive columns within a type, and of nested defaults."""
     if isinstance(kind, str):
         yield path, kind
     elif isinstance(kind, Mapping):
         fields = [each for each in _list(kind.get("fields")) if isinstance(each, Mapping)]
-        inner = [(str(field.get("name")), field.get("type")) for field in fields]
+        inner = [(str(field.get("name")), _with_default(field)) for field in fields]
         inner += [(name, kind[name]) for name in ("element", "key", "value") if name in kind]
         for name, child in inner:
             yield from _columns(child, f"{path}.{name}" if path else name)
+
+
+def _with_default(field: Mapping[str, Any]) -> Any:
+    kind = field.get("type")
+    has_default = any(field.get(f"{each}-default") is not None for each in ("initial", "write"))
+    return (
+        f"{kind.get('type')} with a default" if has_default and isinstance(kind, Mapping) else kind
+    )
 
 
 def _list(value: Any) -> list[Any]:

@@ -557,6 +557,14 @@ def test_column_of_a_type_that_icefold_does_not_know_is_named(
     assert caught.value.action
 
 
+@pytest.mark.parametrize("name", ["initial-default", "write-default"])
+def test_struct_with_a_default_is_named(name: str) -> None:
+    wrong = column(_struct("body", "int")) | {name: {}}
+    with pytest.raises(UnsupportedError, match="type struct with a default, which") as caught:
+        decode(bad(schemas=[schema(wrong)]))
+    assert caught.value.context["column"] == wrong["name"]
+
+
 @pytest.mark.parametrize("fields", [[7], "id", 7, [{"id": 1}], [{"name": 1, "type": []}]])
 def test_fields_that_are_none_are_damage_not_a_crash(fields: Any) -> None:
     with pytest.raises(CorruptDataError) as caught:
