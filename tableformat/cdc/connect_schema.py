@@ -75,9 +75,11 @@ SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[iceberg.IcebergType], ...]]] 
     # CockroachDB's: declared as float64, and written with digits that a double does not hold.
     "decimal": (Encoding.TEXT, (iceberg.DecimalType,)),
 }
+TIMES = "io.debezium.time."
 UNSIGNED_LONG = "BIGINT UNSIGNED"
 INTEGERS = ("int8", "int16", "int32", "int64")
-DOUBLES = ("double", "float64")
+NUMBER = "number"  # of a JSON Schema that Connect did not write: of any digits
+DOUBLES = ("double", "float64", NUMBER)
 SINGLES = ("float", "float32")
 FRACTIONS = (*SINGLES, *DOUBLES)
 
@@ -305,10 +307,12 @@ def _plain_hint(kind: iceberg.IcebergType, wire: str, name: str | None) -> Hint:
     is_named = name is not None or isinstance(kind, iceberg.DateType)  # which needs no unit
     if isinstance(kind, TEMPORALS) and is_named and wire in INTEGERS:
         return Hint(contradiction=name or wire)
+    if isinstance(kind, iceberg.DecimalType) and (name or "").startswith(TIMES):  # of durations
+        return Hint(contradiction=name)
     if isinstance(kind, iceberg.DecimalType):
         # Decimals of decimal.handling.mode=string and double have no semantic type.
         plain = {"string": Encoding.TEXT, **dict.fromkeys(FRACTIONS, Encoding.DOUBLE)}
-        encoding = (plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire)
+        encoding = (plain | dict.fromkeys((*INTEGERS, NUMBER), Encoding.TEXT)).get(wire)
         is_exact = encoding is Encoding.DOUBLE
         return Hint(encoding=encoding, is_exact=is_exact, is_single=wire in SINGLES)
     if isinstance(kind, FLOATS) and wire == "string":

@@ -9,6 +9,7 @@
 | null value (tombstone) | skipped behind its `d`; alone, or with `layout=flattened`, a delete |
 | `t` (truncate) | bad record; skipped with `on-truncate=ignore`; with `apply` all rows go |
 | `m` (logical message), heartbeat, transaction marker | skipped and counted |
+| CockroachDB's `resolved` | skipped and counted |
 | another `op` | bad record, or skipped with `on-unknown-op=ignore` |
 | anything else | bad record |
 
@@ -40,6 +41,8 @@ from tableformat.cdc.connect_schema import (
 from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
 from tableformat.cdc.debezium_rows import (
     HEARTBEAT,
+    RESOLVED,
+    RESOLVED_FIELDS,
     SNAPSHOT_MARK,
     DebeziumRows,
     as_mask,
@@ -171,7 +174,7 @@ class DebeziumFormat:
         return parsed_events
 
     def _check_format(self, values: pa.Array, collector: ChangeCollector) -> None:
-        quiet = [rows for what, rows in collector.skipped if what == HEARTBEAT]
+        quiet = [rows for what, rows in collector.skipped if what in (HEARTBEAT, RESOLVED)]
         unread = np.concatenate([np.array(sorted(collector.bad), np.int64), *quiet])
         flattened = self.values.layout == FLATTENED
         read_as = wrong_format.FLATTENED if flattened else wrong_format.DEBEZIUM
@@ -258,7 +261,7 @@ class DebeziumFormat:
             fields = {"before": codec.struct(), "after": codec.struct(), "op": pa.string()}
             texts = ("connector", "snapshot", "value_capture_type")
             source = pa.struct([(name, pa.string()) for name in texts])
-            fields |= {"ts_ms": pa.int64(), "source": source}
+            fields |= {"ts_ms": pa.int64(), "source": source, **RESOLVED_FIELDS}
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
             alternatives[("source", "snapshot")] = (pa.string(), pa.bool_())
         self.sequence.add_to(fields, alternatives)

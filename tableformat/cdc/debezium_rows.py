@@ -34,6 +34,12 @@ SNAPSHOT_MARK = "__source_snapshot"
 CHANGED_COLUMNS_ONLY = ("OLD_AND_NEW_VALUES", "NEW_VALUES")  # Spanner's `value_capture_type`
 NO_INITIAL_SNAPSHOT = ("", "false", "incremental")
 HEARTBEAT = "heartbeat"
+RESOLVED = "resolved"
+# CockroachDB's `resolved` messages, which say up to which time all changes have come.
+_IN_BARE = "__crdb__"
+RESOLVED_FIELDS = {RESOLVED: pa.string(), _IN_BARE: pa.struct([(RESOLVED, pa.string())])}
+_TIME = r"^\d+\.\d+$"
+RESOLVED_MESSAGE = r'^\{(?:"__crdb__":\{)?"resolved":"\d+\.\d+"\}+$'
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +294,10 @@ class DebeziumRows:
         quiet = rest & as_mask(op.is_null()) & ~has_row
         if self._is_envelope:
             quiet &= as_mask(self._column("source").is_null())
-            quiet &= as_mask(self._column("ts_ms").is_valid())
+            resolved = quiet & self._are_resolved
+            self.collector.skip(RESOLVED, self.rows[resolved])
+            rest &= ~resolved
+            quiet &= ~resolved & as_mask(self._column("ts_ms").is_valid())
         self.collector.skip("message", self.rows[message])
         self.collector.skip(HEARTBEAT, self.rows[quiet])
         match self.values.on_truncate:
@@ -305,6 +314,12 @@ class DebeziumRows:
             self.collector.skip("unknown op", self.rows[named])
             unknown &= ~named
         self._report(unknown, "the event has no known 'op'")
+
+    @property
+    def _are_resolved(self) -> Bools:
+        bare = pc.struct_field(self._column(_IN_BARE), RESOLVED)
+        found = pc.coalesce(self._column(RESOLVED), bare)
+        return as_mask(pc.fill_null(pc.match_substring_regex(found, _TIME), False))
 
     def _truncates(self, mask: Bools) -> None:
         rows, sequence = self.rows[mask], self._sequence(mask)

@@ -45,6 +45,7 @@ CONNECT_PLAIN: Mapping[str, iceberg.IcebergType] = {
     "float": iceberg.FloatType(),
     "float32": iceberg.FloatType(),
     "double": iceberg.DoubleType(),
+    "number": iceberg.DoubleType(),
     "float64": iceberg.DoubleType(),
     "string": iceberg.StringType(),
     "bytes": iceberg.BinaryType(),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -20,6 +21,7 @@ from tableformat.catalog.base import TableState
 from tableformat.cdc import wrong_format
 from tableformat.cdc.connect_schema import declared_schema, row_fields
 from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
+from tableformat.cdc.debezium_rows import RESOLVED_MESSAGE
 from tableformat.cdc.events import KEY, VALUE, Decoder, EventBatch
 from tableformat.cdc.formats import FormatChoice
 from tableformat.cdc.mangled_names import check_names
@@ -202,10 +204,13 @@ def plan_table(
     """`new_table` of a topic's first events.
 
     Raises:
-        NoRowYetError: There are no others than truncates that do not stop the stream and
-            tombstones, which tell no key.
+        NoRowYetError: There are no others than truncates that do not stop the stream, tombstones,
+            which tell no key, and CockroachDB's `resolved` messages.
         InvalidInputError: See `new_table`.
     """
+    # However many have come before the first row: a changefeed sends them to quiet tables, too.
+    resolved = pc.match_substring_regex(events.column(VALUE), RESOLVED_MESSAGE)
+    events = events.filter(pc.invert(pc.fill_null(resolved, False)))
     first = events.slice(0, EVENTS_LOOKED_AT_MAX).combine_chunks()
     (batch,) = EventBatch.split(first, EVENTS_LOOKED_AT_MAX)
     if decoder is not None:
@@ -299,8 +304,8 @@ def _check_has_row(
             table=name,
         )
     raise NoRowYetError(
-        "the table does not exist, and no event has had a row so far: there are truncates and "
-        "tombstones only",
+        "the table does not exist, and no event has had a row so far: there are truncates, "
+        "tombstones and resolved messages only",
         action="nothing to do: its first row makes it",
         table=name,
     )

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tableformat.cdc.connect_schema import NUMBER
+
 Connect = dict[str, Any]
 
 _PLAIN = {
-    "boolean": "boolean", "integer": "int64", "number": "double", "string": "string",
+    "boolean": "boolean", "integer": "int64", "number": NUMBER, "string": "string",
 }  # fmt: skip
 _NULL = {"type": "null"}
 _DEPTH_MAX = 32  # references may go in circles

@@ -16,14 +16,14 @@ import pytest
 from pyiceberg import types
 from pyiceberg.schema import Schema
 
-from tableformat.cdc.events import ParsedEvents
-from tableformat.cdc.many.table_making import plan_table
+from tableformat.cdc.events import EventBatch, ParsedEvents
+from tableformat.cdc.many.table_making import EVENTS_LOOKED_AT_MAX, NoRowYetError, plan_table
 from tableformat.cdc.many.table_options import TableOptions
 from tableformat.cdc.registry.client import RegistrySettings
 from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.errors import InvalidInputError
 from tests.support.change_events import batch_of, events_table, kinds_and, parse, reasons
-from tests.support.fake_registry import Converter, fake_registry
+from tests.support.fake_registry import Converter, fake_registry, framed
 
 FORMAT = "debezium-json"
 ID = {"field": "id", "type": "int64", "optional": False}
@@ -48,7 +48,7 @@ def key(id: int = 1, **more: str) -> str:
 
 
 def made(
-    events: Sequence[str], keys: Sequence[str] | None = None, options: str = ""
+    events: Sequence[str], keys: Sequence[str | None] | None = None, options: str = ""
 ) -> tuple[Schema, ParsedEvents]:
     """The table that makes itself of the first event, and what it takes of all."""
     keys = keys or [key(place) for place in range(len(events))]
@@ -95,6 +95,33 @@ def test_cockroachs_decimal_for_a_double_column_is_refused_until_rounding_is_mea
         parse(FORMAT, schema, events)
     parsed = parse(FORMAT, schema, events, encodings="x=text")
     assert kinds_and(parsed, "x") == [("+I", 1.25)]
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_cockroachs_resolved_messages_are_skipped_and_counted(*, is_bare: bool) -> None:
+    """`WITH resolved`; what only looks like one is bad."""
+
+    def resolved(at: Any) -> str:
+        told = {"resolved": at}
+        return json.dumps({"__crdb__": told} if is_bare else told, separators=(",", ":"))
+
+    events = [resolved("1590612821682559000.0000000000"), message(1, {"type": "int64"})]
+    schema, parsed = made(events, [None, key(1)])
+    assert (kinds_and(parsed, "x"), reasons(parsed)) == ([("+I", 1)], [])
+    assert parsed.skipped == {"resolved": 1}
+    many = [resolved(f"{at}.0000000000") for at in range(EVENTS_LOOKED_AT_MAX)]
+    with pytest.raises(NoRowYetError):
+        made(many, [None] * len(many))
+    assert made([*many, events[1]], [None] * len(many) + [key(1)])[0] == schema
+    strange = [resolved("yes"), resolved(5), resolved(None)]
+    parsed = parse(FORMAT, schema, batch_of(strange))
+    assert (len(reasons(parsed)), parsed.skipped) == (3, {})
+
+
+def test_flattened_rows_with_a_column_resolved_are_told_when_read_as_envelopes() -> None:
+    schema, _ = made([message(1, {"type": "int64"})])
+    with pytest.raises(InvalidInputError, match="flattened rows"):
+        parse(FORMAT, schema, batch_of(['{"id": 1, "resolved": "1.5"}']))
 
 
 def test_cockroachs_bytes_are_refused_until_they_are_said_to_be_hex() -> None:
@@ -217,6 +244,43 @@ def test_field_of_a_struct_that_was_added_is_its_default_in_rows_of_before(
     assert parsed.changes.column("s").to_pylist() == [
         {"x": 1, "y": 7}, None, {"x": 2, "y": None}, {"x": 3, "y": 4},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("decimal(20,2)", [Decimal("123456789012345678.91"), Decimal("-150.00")]),
+        ("double", [123456789012345678.91, -150.0]),
+        ("", [123456789012345678.91, -150.0]),
+    ],
+)
+def test_number_of_a_json_schema_keeps_its_digits_in_a_decimal(kind: str, expected: Any) -> None:
+    row = {"type": "object", "properties": {"id": {"type": "integer"}, "x": {"type": "number"}}}
+    schema = {"type": "object", "properties": {"after": row, "op": {"type": "string"}}}
+    with fake_registry() as registry:
+        number = registry.register(schema, "JSON")
+        texts = ["123456789012345678.91", "-1.5E+2", "1.2345678901234567890"]
+        events = [b'{"after":{"id":1,"x":%s},"op":"c"}' % text.encode() for text in texts]
+        decoder = RegistryDecoder(RegistrySettings(registry.url))
+        given = events_table([framed(number, each) for each in events], [key(1)] * 3)
+        options = TableOptions.of({"columns": json.dumps({"x": kind})} if kind else {})
+        table = plan_table("shop.t", given, options, decoder).schema
+        parsed = parse(FORMAT, table, decoder.decode(EventBatch(given.to_batches()[0])))
+    found = [value for _, value in kinds_and(parsed, "x")]
+    assert found[:2] == expected
+    assert ["requires scale 19" in each for each in reasons(parsed)] == [True] * (3 - len(found))
+    assert len(found) == (2 if kind.startswith("decimal") else 3)
+
+
+@pytest.mark.parametrize(("kind", "wire"), [("int64", 90), ("float64", 90.5), ("string", "90")])
+def test_interval_for_a_decimal_column_is_refused_until_it_is_meant(kind: str, wire: Any) -> None:
+    """As after ALTER COLUMN ... TYPE interval: microseconds are no amounts."""
+    schema, _ = made([message(1, {"type": "int64"})], options='{"x": "decimal(9,2)"}')
+    events = batch_of([message(wire, {"type": kind, "name": "io.debezium.time.MicroDuration"})])
+    with pytest.raises(InvalidInputError, match=r"'x' is io\.debezium\.time\.MicroDuration, the"):
+        parse(FORMAT, schema, events)
+    parsed = parse(FORMAT, schema, events, encodings="x=double" if kind == "float64" else "x=text")
+    assert kinds_and(parsed, "x") == [("+I", Decimal(str(wire)))]
 
 
 def test_type_whose_name_is_no_text_is_a_plain_one() -> None:

@@ -357,6 +357,6 @@ def test_json_schema_of_other_writers_says_what_may_be_null():
         "$ref": "#/$defs/loop"}}}}  # fmt: skip
     fields = {each["field"]: each for each in json_schema.connect_schema(schema)["fields"]}
     assert {name: (each["type"], each["optional"]) for name, each in fields.items()} == {
-        "id": ("int64", False), "note": ("string", True), "both": ("double", True),
+        "id": ("int64", False), "note": ("string", True), "both": ("number", True),
         "at": ("boolean", True), "self": ("None", True), "loop": ("array", True),
     }  # fmt: skip
