@@ -183,13 +183,12 @@ class BatchWriter:
         """
         runtime = self.environment.runtime
         runtime.fail_point("resolve.before_rewrite")
-        ahead, self._ahead = self._ahead, {}  # a later version may have other columns
         jobs = tuple(
-            replace(job, ahead=ahead.get(job.rows[0].file.partition_key))
+            replace(job, ahead=self._ahead.get(job.rows[0].file.partition_key))
             for job in _jobs(self.environment.store, metadata, batch, conversion, row_id, fill)
         )
         if not _are_same(jobs, self._jobs):
-            self.delete_unused()
+            self.delete_unused()  # and forget what was read: a later version may have other columns
             write = partial(_write, store=self.environment.store)
             is_here = isinstance(runner, LocalRunner)
             names = (TaskIds(runtime.ids.uuid()) if is_here else None for _ in jobs)
