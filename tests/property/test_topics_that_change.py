@@ -8,6 +8,7 @@ Whoever drops a table, as that says, has what the topic holds then.
 
 from __future__ import annotations
 
+import bisect
 import json
 import random
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ class World:
         self.sent: dict[str, int] = dict.fromkeys(TABLES, 0)
         self.may_lack: set[str] = set()  # of which messages are gone that nobody may have read
         self.dropped: set[str] = set()
+        self.anew: dict[str, list[int]] = {name: [] for name in TABLES}  # first keys of each topic
         self.done: list[str] = []
         for name in TABLES:
             self.cluster.create(f"pg.public.{name}", self.rng.randint(1, 2))
@@ -70,7 +72,8 @@ class World:
     def make_anew(self, name: str) -> None:
         self.cluster.make_anew(f"pg.public.{name}")
         self.may_lack.add(name)
-        for _ in range(self.rng.randint(0, 4)):
+        self.anew[name].append(self.sent[name])
+        for _ in range(self.rng.choice([0, 1, 2, 3, 12])):  # also beyond where it was read to
             self.send(name)
 
     def delete_records(self, name: str) -> None:
@@ -154,6 +157,8 @@ class World:
             shown = self.shown(name)
             wanted = set(range(self.sent[name]))
             assert shown <= wanted
+            of = {bisect.bisect_right(self.anew[name], key) for key in shown}
+            assert len(of) <= 1, f"{name} holds messages of several topics of its name: {shown}"
             reason = engine.aside.get(f"shop.{name}")
             if reason is None and name in self.dropped:
                 assert shown >= self.in_kafka(name), f"{name} lacks what is in Kafka"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -54,6 +55,7 @@ TELL_MS = 1_000
 ASK_AGAIN_MS = 2_000  # a schema registry that did not answer
 HELD_MS = 1_000  # a batch for a publish: side by side both take longer than one after the other
 SETTLE_MS = 5_000  # what one partition shows later than another, at most
+WITHOUT_THEM = "if they never come, one run with --cut batch goes on without them"
 logger = logging.getLogger("icefold.ingest")
 
 
@@ -454,8 +456,19 @@ class LocalEngine:
         late_ms = self._now_ms() - self._last_batch_ms - pace.interval_ms
         return late_ms >= 0 and (late_ms >= HELD_MS or not self.listener.is_publishing())
 
+    def _leave_made_anew(self) -> None:
+        """Of what waits, leave what may have been sent to a topic that has been made anew since.
+
+        Of brokers that do not answer it was read before they went.
+        """
+        with suppress(StoreUnavailableError):
+            for table in self._tables.renew({topic for topic, _ in self._buffers.counts()}):
+                self._leave(table)
+
     def _stage(self) -> None:
         """Cut a batch of what waits, and stage it."""
+        if self._buffers.events:
+            self._leave_made_anew()
         ends: dict[Place, int] = {}
         transaction = None
         if self._transactions is None:
@@ -512,7 +525,8 @@ class LocalEngine:
         waits = None if self._transactions is None else self._transactions.cut.waits_for()
         if waits is not None and self._buffers.events:
             logger.warning(
-                "%d messages are not staged: transaction %s waits for events in topic %s",
+                "%d messages are not staged: transaction %s waits for events in topic %s; "
+                + WITHOUT_THEM,
                 self._buffers.events, waits[0].text, waits[1],
             )  # fmt: skip
 
@@ -539,7 +553,8 @@ class LocalEngine:
             if waits is not None:
                 logger.warning(
                     "transaction %s waits for events in topic %s: were they filtered, or was the "
-                    "topic renamed, after Debezium had counted them?", waits[0].text, waits[1],
+                    "topic renamed or made anew, after Debezium had counted them? " + WITHOUT_THEM,
+                    waits[0].text, waits[1],
                 )  # fmt: skip
             self._moved_ms = now_ms
 
@@ -547,7 +562,7 @@ class LocalEngine:
         """Tables that are new, or have topics or partitions that have come since."""
         try:
             topics = dict(self.source.topics())
-            renewed = self._tables.renew()
+            renewed = self._tables.renew(self._tables.table_of)
         except StoreUnavailableError as error:
             if not self._brokers_gone:
                 logger.warning("%s; the stream waits for it", error)

@@ -170,12 +170,12 @@ class StreamTables:
         """Learn the ids of topics, as they are now."""
         self.ids |= self.ids_of(sorted(topics))
 
-    def renew(self) -> list[StreamTable]:
-        """Tables with topics that were made anew since they began to be read.
+    def renew(self, topics: Collection[str]) -> list[StreamTable]:
+        """Tables with topics, among some, that were made anew since they began to be read.
 
         Those of which something is staged are set aside; the others are to be read anew.
         """
-        self.ask_ids(self.table_of)
+        self.ask_ids(topics)
         found = []
         for name, table in list(self.tables.items()):
             if topic_made_anew(table.ids, self.ids, table.topics) is None:

@@ -186,6 +186,24 @@ def test_brokers_that_tell_no_ids_forget_none(catalog, cluster):
     assert "made anew" in ran(catalog, cluster).aside["shop.orders"]
 
 
+def test_nothing_of_a_topic_made_anew_is_staged_where_the_one_before_was_read_to(catalog, cluster):
+    """Before anyone has looked around, which is every five seconds."""
+    put(cluster, "orders", 1)
+    turn = iter(range(9))
+
+    def stop():
+        now = next(turn)
+        if now == 3:
+            cluster.make_anew(ORDERS)
+            put(cluster, "orders", 5, 6, 7)
+        return now == 8
+
+    engine = engine_of(catalog, cluster, refresh_ms=1e9, interval_ms=0)
+    engine.run(follow=True, stop=stop)
+    assert f"topic {ORDERS} was deleted and made anew" in engine.aside["shop.orders"]
+    assert notes(catalog, "shop.orders").keys() == {1}
+
+
 def test_messages_of_a_partition_that_was_empty_are_not_deleted_unseen(catalog, cluster):
     cluster.create(ORDERS, 3)
     put(cluster, "orders", 1, partition=0)
