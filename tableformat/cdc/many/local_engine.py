@@ -459,16 +459,17 @@ class LocalEngine:
     def _leave_made_anew(self) -> None:
         """Of what waits, leave what may have been sent to a topic that has been made anew since.
 
-        Of brokers that do not answer it was read before they went.
+        Of brokers that do not answer it was read before they went: only the first batch waits.
         """
+        if self._brokers_gone or not self._buffers.events:
+            return
         with suppress(StoreUnavailableError):
             for table in self._tables.renew({topic for topic, _ in self._buffers.counts()}):
                 self._leave(table)
 
     def _stage(self) -> None:
         """Cut a batch of what waits, and stage it."""
-        if self._buffers.events:
-            self._leave_made_anew()
+        self._leave_made_anew()
         ends: dict[Place, int] = {}
         transaction = None
         if self._transactions is None:

@@ -22,6 +22,7 @@ from tableformat.cdc.many.stream_tables import StreamTables
 from tableformat.cdc.many.transaction_topic import (
     boundaries_place,
     boundaries_staged,
+    is_cut_otherwise,
     transaction_prefix,
 )
 from tableformat.cdc.many.transactions import (
@@ -44,6 +45,7 @@ class FirstLook:
     at_ms: float
     ends: Offsets
     boundaries_end: int
+    is_left: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,17 +105,18 @@ class TransactionReading:
         }  # fmt: skip
         behind = {p for p, end in ends_of.items() if end < newest or begin[p] == EARLIEST}
         self.cut.let_join(ends_of)
-        boundaries_end = 0
+        boundaries_end, is_left = 0, False
         if self.place not in read:
             begin[self.place] = newest if newest >= 0 else EARLIEST
-            if newest < 0:
+            is_left = newest >= 0 and is_cut_otherwise(self.tables, self.place)
+            if newest < 0 or is_left:
                 behind = set(begin) - {self.place}
                 boundaries_end = self.source.ends([self.place])[self.place]
         for each, at in begin.items():
             self.cut.read_to(each, max(at, 0))
         ends = self.source.ends(sorted(behind))
         if any(ends.values()):
-            self._looks.append(FirstLook(self.now_ms(), ends, boundaries_end))
+            self._looks.append(FirstLook(self.now_ms(), ends, boundaries_end, is_left))
 
     def look_again(self, read: Collection[Place]) -> None:
         """The second look at what has had the time to arrive, of partitions that are read."""
@@ -124,7 +127,7 @@ class TransactionReading:
             places = [each for each in first.ends if each in read]
             later_end = self.source.ends([self.place])[self.place]
             self.cut.backlogs |= {
-                each: Backlog(first.ends[each], first.boundaries_end, end, later_end)
+                each: Backlog(first.ends[each], first.boundaries_end, end, later_end, first.is_left)
                 for each, end in self.source.ends(places).items()
             }
 

@@ -75,3 +75,9 @@ def boundaries_place(cut: TransactionCut) -> Place:
 def boundaries_staged(tables: StreamTables, place: Place) -> int:
     """Where batches have ended in the transaction topic; -1: none has."""
     return max((each.offsets.get(place, -1) for each in tables.recorded.values()), default=-1)
+
+
+def is_cut_otherwise(tables: StreamTables, place: Place) -> bool:
+    """Whether the newest batch says nothing of the transaction topic."""
+    newest = [each for each in tables.recorded.values() if each.batch == tables.number - 1]
+    return not any(place in each.offsets for each in newest)

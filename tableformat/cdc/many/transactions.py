@@ -213,12 +213,15 @@ class Backlog:
         boundaries_end: Where the transaction topic ended at the first; 0: ENDs say nothing here.
         later_end: Where the partition ended at the second.
         later_boundaries_end: Where the transaction topic ended at the second.
+        is_left: A batch that ends anywhere came after those that end with transactions: somebody
+            goes on without what does not come.
     """
 
     end: int
     boundaries_end: int
     later_end: int
     later_boundaries_end: int
+    is_left: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -420,7 +423,8 @@ class TransactionCut:
         if backlog is None or read < backlog.later_end:
             return False
         # Where every message from the first one on was read, nothing is gone.
-        return end.offset < backlog.boundaries_end and self._found.get(place, 0) < read
+        may_lack = backlog.is_left or self._found.get(place, 0) < read
+        return end.offset < backlog.boundaries_end and may_lack
 
     def _last_end(self, place: Place) -> Boundary | None:
         """The END of the last transaction in a partition's buffer that has one."""
