@@ -311,11 +311,14 @@ def _build(raw: dict[str, Any], version: int, known: Sequence[Snapshot]) -> Tabl
     fields["statistics"] = [_statistics(one) for one in raw.get("statistics") or ()]
     if isinstance(raw.get("schemas"), list):
         fields["schemas"] = [_schema(one) for one in raw["schemas"]]
+    specs = raw.get("partition-specs")
+    if isinstance(specs, list):  # PyIceberg on a SQL catalog may have written one twice
+        specs = fields["partition-specs"] = [*{_dump(one): one for one in specs}.values()]
     for key in ("refs", "snapshot-log", "metadata-log", "partition-statistics", "properties"):
         if fields.get(key) is None:
             fields.pop(key, None)
     metadata = METADATA_MODELS[version].model_validate(fields)
-    _remember(metadata.partition_specs, raw.get("partition-specs"))
+    _remember(metadata.partition_specs, specs)
     _remember(metadata.sort_orders, raw.get("sort-orders"))
     _remember(metadata.partition_statistics, raw.get("partition-statistics"))
     raw_refs = raw.get("refs") or {}

@@ -116,8 +116,10 @@ class _AddUnpartitionedSpec:
     def prepare(self, state: TableState) -> Sequence[TableUpdate]:
         if self.has_landed(state):
             return ()
-        next_id = max(spec.spec_id for spec in state.metadata.partition_specs) + 1
-        return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=next_id)),)
+        # Not the next id: PyIceberg on a SQL catalog, which has planned the same spec on an older
+        # version, would then write it a second time, and no engine reads a table with one id twice.
+        free_id = max(spec.spec_id for spec in state.metadata.partition_specs) + 2
+        return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=free_id)),)
 
     def has_landed(self, state: TableState) -> bool:
         known = self.values_of_deletes_known

@@ -7,15 +7,22 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
-from pyiceberg.table.update import SetPropertiesUpdate
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as PyIcebergTable
+from pyiceberg.table.update import AddPartitionSpecUpdate, SetPropertiesUpdate
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
 from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
+import tableformat as tf
 from tableformat.backend import open_backend
 from tableformat.catalog import sql
 from tableformat.catalog.keyed import real_catalog
@@ -94,6 +101,48 @@ def test_commit_of_pyiceberg_in_between_is_a_conflict(tmp_path: Path) -> None:
             ours.commit(base, [SetPropertiesUpdate(updates={"a": "b"})])
     finally:
         catalog.close()
+
+
+def partitioned(catalog: PyIcebergSqlCatalog, folder: Path) -> tuple[PyIcebergTable, tf.Table]:
+    """A table of PyIceberg's, as both have it."""
+    key = NestedField(1, "id", LongType(), required=True)
+    schema = Schema(key, NestedField(2, "region", StringType()), identifier_field_ids=[1])
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+    catalog.create_namespace("shop")
+    table = catalog.create_table(TABLE, schema, partition_spec=spec)
+    return table, tf.open_catalog("local", warehouse=str(folder)).load_table("shop.orders")
+
+
+def test_first_stage_in_the_middle_of_a_spec_of_pyiceberg_writes_no_id_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = theirs(tmp_path)
+    table, ours = partitioned(catalog, tmp_path)
+    commit = catalog.commit_table
+
+    def commit_later(*arguments: Any) -> Any:
+        ours.stage(deletes=pa.table({"id": [1]}))
+        return commit(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog, "commit_table", commit_later)
+        with pytest.raises(ValueError, match="no partition spec"), table.update_spec() as update:
+            update.remove_field("region")
+    with table.refresh().update_spec() as update:
+        update.remove_field("region")
+    catalog.close()
+    metadata = ours.refresh().state.metadata
+    assert [spec.spec_id for spec in metadata.partition_specs] == [0, metadata.default_spec_id]
+
+
+def test_table_with_one_spec_twice_is_mended_by_the_next_commit(tmp_path: Path) -> None:
+    catalog = theirs(tmp_path)
+    table, ours = partitioned(catalog, tmp_path)
+    catalog.commit_table(table, (), (AddPartitionSpecUpdate(spec=table.spec()),))
+    assert len(table.refresh().metadata.partition_specs) == 2
+    ours.refresh().set_properties({"a": "b"})
+    assert len(table.refresh().metadata.partition_specs) == 1
+    catalog.close()
 
 
 def test_catalogs_of_two_names_share_a_database_and_nothing_else(tmp_path: Path) -> None:

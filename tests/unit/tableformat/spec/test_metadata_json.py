@@ -41,6 +41,13 @@ def schema(*fields: dict[str, Any], schema_id: int = 0) -> dict[str, Any]:
 # -- what survives a round trip
 
 
+def test_spec_that_is_there_twice_is_read_as_one() -> None:
+    """PyIceberg on a SQL catalog writes one so."""
+    raw = raw_metadata(2)
+    twice = decode(raw | {"partition-specs": raw["partition-specs"] * 2})
+    assert encode_metadata(twice) == encode_metadata(decode(raw))
+
+
 def test_v3_metadata_round_trip_loses_nothing() -> None:
     raw = raw_metadata(
         3,
@@ -426,6 +433,17 @@ CORRUPT: dict[str, dict[str, Any] | str | bytes] = {
     "unknown default spec": bad(default_spec_id=5),
     "unknown sort order": bad(default_sort_order_id=5),
     "two schemas with one id": bad(schemas=raw_metadata()["schemas"] * 2),
+    "two specs with one id": bad(
+        partition_specs=[
+            {"spec-id": 0, "fields": []},
+            {
+                "spec-id": 0,
+                "fields": [
+                    {"source-id": 1, "field-id": 1000, "name": "id", "transform": "identity"}
+                ],
+            },
+        ]
+    ),
     "schemas as object": bad(schemas={"a": 1}),
     "snapshots as object": bad(snapshots={"a": 1}),
     "snapshot as text": bad(snapshots=["x"]),
