@@ -90,18 +90,25 @@ class RewriteVectorsReport(TaskReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteManifestsReport(TaskReport):
-    """One rewrite of manifests."""
+    """One rewrite of manifests.
+
+    Attributes:
+        repeated_files: Times that a data file was listed once more, which it is no longer.
+    """
 
     removed_manifests: int = 0
     added_manifests: int = 0
     removed_bytes: int = 0
     added_bytes: int = 0
     entries: int = 0
+    repeated_files: int = 0
     commits: tuple[int, ...] = ()
 
     def outcome(self) -> str:
         """See `TaskReport`."""
-        return f"{plural(self.removed_manifests, 'manifest')} -> {self.added_manifests:,}"
+        told = f"{plural(self.removed_manifests, 'manifest')} -> {self.added_manifests:,}"
+        again = f", {plural(self.repeated_files, 'repeated file')} left out"
+        return told + again * bool(self.repeated_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

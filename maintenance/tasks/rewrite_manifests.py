@@ -6,7 +6,9 @@ partition and cut anew. Delete manifests are left alone: they are kept small on 
 by every commit (`tableformat.commit.merging`).
 
 The commit changes no file: entries keep their sequence numbers and row ids. On a lost race only
-manifests that others have replaced meanwhile are read and written again.
+manifests that others have replaced meanwhile are read and written again. A data file that is listed
+several times (Iceberg's cherry-pick beside the publish of the same staged snapshot), so that every
+reader has its rows as often, is listed once from then on, as it was first.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from tableformat.commit.manifests import ManifestWriter
 from tableformat.commit.merging import UNLIMITED, MergePolicy, entry_count, merge_policy
 from tableformat.commit.removal import Removal
 from tableformat.commit.snapshot_change import SnapshotChange
-from tableformat.spec.data_file import EntryStatus, ManifestEntry
+from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
 
@@ -58,6 +60,7 @@ def _rewrite(run: TaskRun, options: RewriteManifestsOptions) -> RewriteManifests
     chosen = [each for kind in _chosen(before, state.metadata, options) for each in kind]
     added: Sequence[ManifestFile] = ()
     commits: tuple[int, ...] = ()
+    repeated = 0
     if chosen and run.lease is not None:
         changeset = Changeset(
             kind=CommitKind.REWRITE,
@@ -68,6 +71,7 @@ def _rewrite(run: TaskRun, options: RewriteManifestsOptions) -> RewriteManifests
         change = _Clustering(run.environment, changeset, options=options)
         result = commit_change(run.environment, run.identifier, change, state)
         commits, added = (result.snapshot.snapshot_id,), change.clustered
+        repeated = change.repeated
     return run.report(
         RewriteManifestsReport,
         changed=bool(chosen),
@@ -76,6 +80,7 @@ def _rewrite(run: TaskRun, options: RewriteManifestsOptions) -> RewriteManifests
         removed_bytes=sum(each.manifest_length for each in chosen),
         added_bytes=sum(each.manifest_length for each in added),
         entries=sum(map(entry_count, chosen)),
+        repeated_files=repeated,
         commits=commits,
     )
 
@@ -86,14 +91,31 @@ class _Clustering(SnapshotChange):
 
     options: RewriteManifestsOptions = field(default_factory=RewriteManifestsOptions)
     clustered: list[ManifestFile] = field(default_factory=list)
+    repeated: int = 0
+    _read: dict[tuple[str, ...], list[ManifestEntry]] = field(default_factory=dict)
     _first: frozenset[str] | None = None
     _done: dict[tuple[str, ...], list[ManifestFile]] = field(default_factory=dict)
+
+    def _plan_removal(self, metadata: TableMetadata, before: Sequence[ManifestFile]) -> Removal:
+        """Nothing, but what is listed again: the totals of the summary count it."""
+        again: list[DataFile] = []
+        for kind in self._choose(metadata, before):
+            once: dict[str, ManifestEntry] = {}
+            entries = sorted(_live_entries(self.environment.store, kind), key=_by_partition)
+            again += [
+                entry.data_file
+                for entry in entries
+                if once.setdefault(entry.data_file.file_path, entry) is not entry
+            ]
+            self._read[_paths(kind)] = [*once.values()]
+        self.repeated = len(again)
+        return Removal(by_manifest={}, files=tuple(again))
 
     def _manifests(
         self,
         metadata: TableMetadata,
         before: Sequence[ManifestFile],
-        removal: Removal,  # noqa: ARG002 - nothing is removed
+        removal: Removal,  # noqa: ARG002 - its files are left out of the clusters
         writer: ManifestWriter,
     ) -> list[ManifestFile]:
         chosen = self._choose(metadata, before)
@@ -116,10 +138,9 @@ class _Clustering(SnapshotChange):
     def _cluster(
         self, metadata: TableMetadata, kind: Sequence[ManifestFile], writer: ManifestWriter
     ) -> list[ManifestFile]:
-        key = (str(writer.snapshot_id), *(each.manifest_path for each in kind))
+        entries = self._read.pop(_paths(kind))
+        key = (str(writer.snapshot_id), *_paths(kind))
         if key not in self._done:
-            entries = _live_entries(self.environment.store, kind)
-            entries.sort(key=_by_partition)
             per_manifest = _entries_per_manifest(kind, metadata, self.options)
             pieces = -(-len(entries) // per_manifest)
             size = -(-len(entries) // max(pieces, 1))
@@ -143,6 +164,10 @@ def _chosen(
         if is_loose or options.rewrite_all:
             chosen.append(kind)
     return chosen
+
+
+def _paths(kind: Sequence[ManifestFile]) -> tuple[str, ...]:
+    return tuple(each.manifest_path for each in kind)
 
 
 def _by_spec(manifests: Sequence[ManifestFile]) -> list[list[ManifestFile]]:

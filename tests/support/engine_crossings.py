@@ -21,6 +21,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import SparkSession
 
 import tableformat as tf
+from maintenance import RewriteManifestsOptions, rewrite_manifests
 from resolver import resolve
 from resolver.cursor import LostCursorError
 from tableformat.errors import CommitConflictError
@@ -35,6 +36,7 @@ from tests.support.table_histories import (
     Row,
     Rows,
     Skipped,
+    Staged,
     State,
     ToldAsLost,
     by_key,
@@ -48,7 +50,8 @@ SPARK_STEPS = {
     "spark_rewrites_manifests": 2, "spark_expires": 1, "rollback": 1, "fast_forward": 1,
     "cherrypick": 1, "publish_audited": 1, "upsert_by_equality": 3, "change_columns": 1,
     "change_partitions": 1, "change_properties": 0.5, "branches_and_tags": 1, "forward_staging": 1,
-    "pyiceberg_on_main": 2, "pyiceberg_on_staging": 2, "pyiceberg_refs": 1,
+    "pyiceberg_on_main": 2, "pyiceberg_on_staging": 2, "pyiceberg_refs": 1, "set_main": 2,
+    "set_staging": 2,
 }  # fmt: skip
 OUR_STEPS = {
     "stage": 4, "resolve": 5, "resolve_some": 3, "compact": 2, "own_statement": 4, "expire": 1,
@@ -74,7 +77,7 @@ CROSSED = {
 CONFLICTS = (
     "CommitFailed", "ValidationException", "is not an ancestor", "Cannot commit", "conflict",
     "Cannot fast-forward", "does not exist", "CommitStateUnknown", "Cannot delete file where some",
-    "Requirement failed",
+    "Requirement failed", "to unknown snapshot",
 )  # fmt: skip
 
 
@@ -87,6 +90,7 @@ class CrossedHistory(MeddledHistory):
     def __init__(self, shared: SharedTable, gate: CommitGate, seed: int) -> None:
         self.gate = gate
         self.is_inside = False
+        self.given_up: list[Staged] = []  # with a branch that was dropped
         self.computed: int | None = None
         self.done: Counter[str] = Counter()
         super().__init__(shared, seed)
@@ -200,6 +204,7 @@ class CrossedHistory(MeddledHistory):
             return
         below = self.snapshot(head).get("parent-snapshot-id")
         self.staging_before = self.states.get(below, self.staging_before)
+        self.shorten(max(self.staging_before.cursor, self.main.cursor))
         rows = self.staging_before.rows
         new, gone = effect(rows)
         left = {**{k: r for k, r in rows.items() if k not in gone}, **new}
@@ -271,12 +276,8 @@ class CrossedHistory(MeddledHistory):
         rows = self.fresh(upserts)
         keys = pa.table({"id": pa.array(sorted(deletes), pa.int64())}) if deletes else None
         self.statements.append(f"stage({sorted(upserts)}, {sorted(deletes)})")
-        is_new = self.staging is None
         self.staging_before = self.staging or self.main
         self.table.refresh().stage(self.arrow(rows), keys)
-        if is_new:
-            parent = self.snapshot(self.head("staging"))["parent-snapshot-id"]
-            self.log = self.log[: self.states[parent].cursor]
         self.note_staging(lambda _: (by_key(rows), upserts | deletes))
 
     # -- icefold's own statements ------------------------------------------------------------------
@@ -465,6 +466,55 @@ class CrossedHistory(MeddledHistory):
         self.their_table().maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
         self.lost = self.has_lost = True
 
+    # -- branches are moved in the middle ----------------------------------------------------------
+
+    def set_main(self) -> None:
+        """As a procedure or as a branch, to what it was or to what is staged."""
+        known = {s["snapshot-id"] for s in self.metadata()["snapshots"]}
+        staged = [e.snapshot_id for e in self.log if e.snapshot_id in known & self.states.keys()]
+        is_staged = bool(staged) and self.rng.random() < 0.5
+        at = self.rng.choice(staged) if is_staged else self.older_head()
+        how = self.rng.choice(["procedure", "REPLACE", "CREATE OR REPLACE"])
+        if how == "procedure":
+            self.call("set_current_snapshot", snapshot_id=str(at))
+        else:
+            self.spark(f"ALTER TABLE T {how} BRANCH main AS OF VERSION {at}")
+        self.lost = self.lost or self.has_lost
+
+    def set_staging(self) -> None:
+        """Dropped, or made anew at `main`: what waits is given up."""
+        if self.staging is None:
+            raise Skipped
+        how = self.rng.choice(["DROP", "REPLACE", "CREATE OR REPLACE"])
+        at = "" if how == "DROP" else f" AS OF VERSION {self.head('main')}"
+        self.spark(f"ALTER TABLE T {how} BRANCH staging{at}")
+        self.given_up = self.log[self.main.cursor :]
+        self.shorten(self.main.cursor)
+
+    def shorten(self, count: int) -> None:
+        """What was staged after the first `count` changes is on no branch."""
+        if count < len(self.log):
+            heads = {self.head("main"), self.head("staging")}
+            self.log = self.log[:count]
+            self.states = {k: s for k, s in self.states.items() if s.cursor <= count or k in heads}
+
+    def settle(self) -> None:
+        """A dropped branch comes back where `resolve` says, at times; one left behind follows."""
+        given_up, self.given_up = self.given_up, []
+        at = self.head("staging")
+        if at is None and given_up:
+            self.log += given_up
+            self.told_as_dropped(given_up, self.main)
+            known = {s["snapshot-id"] for s in self.metadata()["snapshots"]}
+            head = given_up[-1].snapshot_id
+            if head in known and self.rng.random() < 0.5:
+                self.spark(f"ALTER TABLE T CREATE BRANCH staging AS OF VERSION {head}")
+            else:
+                self.shorten(self.main.cursor)
+        elif at is not None and self.states[at].cursor < self.main.cursor:
+            self.spark(f"ALTER TABLE T REPLACE BRANCH staging AS OF VERSION {self.head('main')}")
+            self.shorten(self.main.cursor)
+
     # -- the staging branch is moved behind what was published -------------------------------------
 
     def stage_behind(self) -> None:
@@ -532,8 +582,6 @@ class CrossedHistory(MeddledHistory):
     def spark_while_icefold_acts(self) -> None:
         theirs = self.chosen(SPARK_STEPS)
         ours = self.chosen(OUR_STEPS)
-        if theirs in ("cherrypick", "publish_audited", "fast_forward") and "resolve" in ours:
-            raise Skipped  # Java lists a file twice that was published meanwhile
         if theirs == "change_columns" and ours == "resolve":
             ours = "stage"
         self.statements.append(f"{theirs}, inside of it {ours}")
@@ -569,7 +617,20 @@ class CrossedHistory(MeddledHistory):
             self.gate.disarm()
         if self.gate.error is not None:
             raise self.gate.error
+        if theirs == "cherrypick":
+            self.list_once()
+        self.settle()
         self.done[f"{theirs} / {ours}" if self.gate.has_acted else "never in the middle"] += 1
+
+    def list_once(self) -> None:
+        """Java lists a file twice that was published in the middle of its cherry-pick."""
+        report = rewrite_manifests(self.table.refresh(), RewriteManifestsOptions(rewrite_all=True))
+        if report.repeated_files:
+            self.done["listed twice"] += 1
+            self.states[self.head("main")] = self.main_before
+        elif report.changed:
+            parent = self.snapshot(self.head("main"))["parent-snapshot-id"]
+            self.states[self.head("main")] = self.states[parent]
 
     def icefold_while_spark_acts(self) -> None:
         ours = self.rng.choice([*POINTS])
@@ -587,6 +648,7 @@ class CrossedHistory(MeddledHistory):
         finally:
             self.table.environment.runtime.fail_points.armed.clear()
             self.inside = None
+        self.settle()
         if acted:
             self.done[f"{ours} / {acted[0]}"] += 1
 
@@ -610,7 +672,7 @@ class CrossedHistory(MeddledHistory):
         acted: list[str] = []
         name = self.chosen(
             {
-                **{k: v for k, v in SPARK_STEPS.items() if k not in ("publish_audited",)},
+                **SPARK_STEPS,
                 "move_staging_back": 1,
             }
         )

@@ -12,7 +12,7 @@ from tests.support.engine_histories import WEIGHTS, EngineHistory
 from tests.support.foreign_histories import IN_THE_CYCLE
 from tests.support.interruptions import interrupt
 from tests.support.java_iceberg import JavaIcebergError
-from tests.support.table_histories import Row, Skipped, State, by_key, local_path
+from tests.support.table_histories import Row, Skipped, Staged, State, by_key, local_path
 
 # What tells the table's state, beside the metadata file: brought back with an older one.
 TOLD = ("states", "log", "wap", "is_believed", "lost", "was_replaced", "version")
@@ -66,6 +66,11 @@ class MeddledHistory(EngineHistory):
             self.log = self.log[: before.cursor]
             self.forget_staged(before.cursor)
             return
+        self.told_as_dropped(waiting, before)
+        self.spark(f"ALTER TABLE T CREATE BRANCH staging AS OF VERSION {head}")
+
+    def told_as_dropped(self, waiting: list[Staged], before: State) -> None:
+        """`resolve` does, where something tells that there was a branch."""
         told = ""
         try:
             resolve(self.table.refresh())
@@ -75,7 +80,6 @@ class MeddledHistory(EngineHistory):
         may_be_told = is_known and not (self.lost or self.was_replaced)
         if may_be_told and str(waiting[-1].snapshot_id) not in told:
             raise AssertionError(f"nothing says that staged changes are gone: {told}")
-        self.spark(f"ALTER TABLE T CREATE BRANCH staging AS OF VERSION {head}")
 
     @property
     def own(self) -> set[int]:

@@ -21,6 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from maintenance.tasks.options import CompactOptions
 from tableformat.codec.parquet.options import parquet_options
 from tableformat.commit.matching import FileMatcher
+from tableformat.errors import CorruptDataError
 from tableformat.scan.delete_index import referenced_path, sequence_number
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.row_filter import parse_filter
@@ -71,7 +72,9 @@ def plan_groups(
 
     Raises:
         InvalidInputError: The filter does not fit the table, or a table property is malformed.
+        CorruptDataError: A data file is listed twice.
     """
+    _check_listed_once(plan)
     sizes = Sizes.of(metadata, options, plan)
     partitions: dict[PartitionKey, list[FileScanTask]] = {}
     matcher = (
@@ -84,6 +87,18 @@ def plan_groups(
     groups = [group for tasks in partitions.values() for group in _groups(tasks, sizes)]
     groups.sort(key=_benefit, reverse=True)
     return list(_within(groups, options.rewrite_bytes_max))
+
+
+def _check_listed_once(plan: ScanPlan) -> None:
+    """A rewrite would make lasting copies of its rows."""
+    listed = Counter(task.entry.data_file.file_path for task in plan.tasks)
+    path, times = max(listed.items(), key=lambda each: each[1], default=("", 0))
+    if times > 1:
+        raise CorruptDataError(
+            f"a data file is listed {times} times, and readers have its rows as often",
+            action="`icefold rewrite-manifests --rewrite-all` lists it once",
+            location=path,
+        )
 
 
 def deleted_rows(task: FileScanTask) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
 from resolver.index_check import verify
+from resolver.target import live_files
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit import request
 from tableformat.commit.changeset import Changeset, CommitKind
@@ -29,7 +31,7 @@ from tableformat.scan.position_deletes import POSITION_DELETE_SCHEMA
 from tableformat.spec.data_file import FileContent
 from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
-from tests.support.table_checker import check_table
+from tests.support.table_checker import check_snapshot, check_table, read_metadata
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
 LINEAGE = ["_row_id", "_last_updated_sequence_number"]
@@ -109,6 +111,37 @@ def test_manifests_rewritten_beside_other_commits_lose_nothing(catalog, table):
     assert {row[0] for row in identified(table)} == {0, 2, 4, 6, 8, 10, 100, 200}
     assert identified(table) == identified(other)
     check(table)
+
+
+def test_file_that_is_listed_twice_is_refused_by_compaction_and_listed_once_again(table):
+    """As Iceberg's cherry-pick leaves it that lands after the publish of what it picks."""
+    append_mixed(table, 2)
+    before = identified(table)
+    entries = live_files(table.environment, table.refresh().state.head("main")).data
+    file = replace(
+        min(entries.values(), key=lambda e: e.sequence_number).data_file, first_row_id=None
+    )
+    again = Changeset(kind=CommitKind.APPEND, branch="main", added_data_files=(file,))
+    commit(table.environment, table.identifier, again)
+    assert table.refresh().scan().to_arrow().num_rows == 5
+    for options in (CompactOptions(rewrite_all=True), CompactOptions(input_files_min=2)):
+        with pytest.raises(
+            tf.CorruptDataError, match=r"listed 2 times.*rewrite-manifests --rew"
+        ) as told:
+            compact(table, options)
+        assert "\n" not in str(told.value)
+    report = rewrite_manifests(table, RewriteManifestsOptions(rewrite_all=True))
+    assert report.outcome() == "3 manifests -> 1, 1 repeated file left out"
+    assert identified(table) == before
+    assert table.state.head("main").summary["total-records"] == "4"
+    read = table.environment.store.get
+    metadata = read_metadata(read, table.metadata_location)
+    check_snapshot(read, metadata, metadata["snapshots"][-1])
+    table.stage(rows((0, "us")))
+    resolve(table)
+    assert verify(table.refresh()).report.is_sound
+    assert compact(table, CompactOptions(rewrite_all=True)).changed
+    assert table.refresh().scan().to_arrow().num_rows == 4
 
 
 def test_index_follows_all_metadata_tasks(table):
