@@ -117,7 +117,7 @@ class _AddUnpartitionedSpec:
         if self.has_landed(state):
             return ()
         # Not the next id: PyIceberg on a SQL catalog, which has planned the same spec on an older
-        # version, would then write it a second time, and no engine reads a table with one id twice.
+        # version, would write it a second time, and Java refuses a table with one id twice.
         free_id = max(spec.spec_id for spec in state.metadata.partition_specs) + 2
         return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=free_id)),)
 

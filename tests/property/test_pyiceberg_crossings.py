@@ -15,8 +15,15 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 import tableformat as tf
 from resolver import resolve
 from resolver.cursor import LostCursorError
-from resolver.index_check import verify
-from tests.property.test_pyiceberg_histories import NAME, ON_V2, WEIGHTS, History, Row, Skipped
+from tests.property.test_pyiceberg_histories import (
+    NAME,
+    ON_V2,
+    WEIGHTS,
+    History,
+    Row,
+    Skipped,
+    run_all,
+)
 from tests.support.interruptions import interrupt
 from tests.support.rest_catalog import RestServer, rest_server
 
@@ -46,7 +53,6 @@ class CrossedHistory(History):
     def __init__(self, folder, seed: int, rest: RestServer | None = None) -> None:
         super().__init__(folder, seed, rest)
         self.staged_ids: list[int] = []
-        self.lost_races: Counter[str] = Counter()
         self.is_race = False
         self.acted: str | None = None
         self.left: tuple[int | None, Counter[Row]] = (None, Counter())  # by who acted inside
@@ -190,33 +196,6 @@ class CrossedHistory(History):
         self.rows = {k: v for k, v in self.rows.items() if k in (None, self.head("staging"))}
 
 
-def run(folder, seed: int, steps: int, rest: RestServer | None = None) -> Counter[str]:
-    """Steps that were done, and who lost a race."""
-    history, done, names = CrossedHistory(folder, seed, rest), Counter[str](), []
-    try:
-        for at in range(steps + 1):
-            names.append("resolve" if at == steps else history.step())
-            try:
-                getattr(history, names[-1])()
-                history.note()
-                history.check()
-            except Skipped:
-                continue
-            except LostCursorError:
-                done["told as lost"] += 1
-                break
-            except Exception as error:
-                raise AssertionError(f"seed {seed}: {names}: {error}") from error
-            done[names[-1]] += 1
-        if not done["told as lost"] and not history.has_lost:
-            history.stage()
-            history.resolve()
-            assert verify(history.table.refresh()).report.is_sound
-    finally:
-        history.theirs.close()
-    return done + history.lost_races
-
-
 LONG = pytest.param(1000, 200, 30, marks=pytest.mark.long)
 
 
@@ -224,11 +203,7 @@ LONG = pytest.param(1000, 200, 30, marks=pytest.mark.long)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("start", "count", "steps"), [(0, 2, 25), LONG])
 def test_crossed_history_with_pyiceberg_equals_the_model(start, count, steps, tmp_path):
-    done = Counter[str]()
-    for seed in range(start, start + count):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        done += run(folder, seed, steps)
+    done = run_all(tmp_path, range(start, start + count), steps, None, CrossedHistory)
     assert done["inside_theirs"] > count
     assert done["inside_ours"] > count
 
@@ -239,10 +214,7 @@ def test_crossed_history_with_pyiceberg_equals_the_model(start, count, steps, tm
 @pytest.mark.parametrize(("start", "count", "steps"), [(5, 1, 20), LONG])
 def test_crossed_history_on_a_rest_catalog_equals_the_model(start, count, steps, tmp_path):
     """Odd seeds have a v3 table, of which PyIceberg changes all but rows."""
-    done = Counter[str]()
-    for seed in range(start, start + count):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        done += run(folder, seed, steps, rest_server())
+    seeds = range(start, start + count)
+    done = run_all(tmp_path, seeds, steps, rest_server, CrossedHistory)
     assert done["inside_theirs"] > count
     assert done["inside_ours"] > count

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -104,6 +104,7 @@ class History:
         self.ids: dict[object, int] = {}
         self.number = 0
         self.has_lost = self.has_expired = self.has_moved = False
+        self.lost_races: Counter[str] = Counter()
 
     def step(self) -> str:
         weights = WEIGHTS | (ON_V3 if self.is_v3 else ON_V2)
@@ -456,9 +457,14 @@ def row_of(values: dict[int, object]) -> Row:
     return tuple(sorted((i, value) for i, value in values.items() if value is not None))
 
 
-def run(folder, seed: int, steps: int, rest: RestServer | None = None) -> Counter[str]:
-    """Steps that were done; ends where `resolve` has said that staged changes are lost."""
-    history, done, names = History(folder, seed, rest), Counter[str](), []
+def run(
+    folder, seed: int, steps: int, rest: RestServer | None = None, kind: type[History] = History
+) -> Counter[str]:
+    """Steps that were done, and who lost a race.
+
+    Ends where `resolve` has said that staged changes are lost.
+    """
+    history, done, names = kind(folder, seed, rest), Counter[str](), []
     try:
         for at in range(steps + 1):
             names.append("resolve" if at == steps else history.step())
@@ -480,6 +486,21 @@ def run(folder, seed: int, steps: int, rest: RestServer | None = None) -> Counte
             assert verify(history.table.refresh()).report.is_sound
     finally:
         history.theirs.close()
+    return done + history.lost_races
+
+
+def run_all(
+    folder,
+    seeds: range,
+    steps: int,
+    rest: Callable[[], RestServer] | None = None,
+    kind: type[History] = History,
+) -> Counter[str]:
+    """`run` with each seed, on a catalog of its own."""
+    done = Counter[str]()
+    for seed in seeds:
+        (folder / str(seed)).mkdir()
+        done += run(folder / str(seed), seed, steps, rest() if rest else None, kind)
     return done
 
 
@@ -490,11 +511,7 @@ LONG = pytest.param(1000, 200, 40, marks=pytest.mark.long)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("start", "count", "steps"), [(0, 4, 30), (4, 4, 30), LONG])
 def test_history_with_pyiceberg_equals_the_model(start, count, steps, tmp_path):
-    done = Counter[str]()
-    for seed in range(start, start + count):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        done += run(folder, seed, steps)
+    done = run_all(tmp_path, range(start, start + count), steps)
     assert done["resolve"] > count
     assert done["told as lost"] <= count / 2
 
@@ -505,11 +522,7 @@ def test_history_with_pyiceberg_equals_the_model(start, count, steps, tmp_path):
 @pytest.mark.parametrize(("start", "count", "steps"), [(1, 4, 20), LONG])
 def test_history_on_a_rest_catalog_equals_the_model(start, count, steps, tmp_path):
     """Odd seeds have a v3 table, of which PyIceberg changes all but rows."""
-    done = Counter[str]()
-    for seed in range(start, start + count):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        done += run(folder, seed, steps, rest_server())
+    done = run_all(tmp_path, range(start, start + count), steps, rest_server)
     assert done["resolve"] > count
     assert done["move_main"]
     assert done["own_update"]

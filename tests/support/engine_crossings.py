@@ -25,6 +25,7 @@ from maintenance import RewriteManifestsOptions, rewrite_manifests
 from resolver import resolve
 from resolver.cursor import LostCursorError
 from tableformat.errors import CommitConflictError
+from tests.support import table_histories
 from tests.support.commit_gate import CommitGate
 from tests.support.engine_histories import _sql
 from tests.support.engine_meddlers import WEIGHTS as _ENGINE
@@ -38,7 +39,7 @@ from tests.support.table_histories import (
     Skipped,
     Staged,
     State,
-    ToldAsLost,
+    TableHistory,
     by_key,
 )
 
@@ -87,10 +88,10 @@ class CrossedHistory(MeddledHistory):
     weights = _ENGINE | CROSSED
     engine: SparkSession | None = None  # of icefold's own statements
 
-    def __init__(self, shared: SharedTable, gate: CommitGate, seed: int) -> None:
+    def __init__(self, gate: CommitGate, shared: SharedTable, seed: int) -> None:
         self.gate = gate
         self.is_inside = False
-        self.given_up: list[Staged] = []  # with a branch that was dropped
+        self.given_up: tuple[list[Staged], dict[int | None, State]] = ([], {})  # with the branch
         self.computed: int | None = None
         self.done: Counter[str] = Counter()
         super().__init__(shared, seed)
@@ -246,25 +247,7 @@ class CrossedHistory(MeddledHistory):
         self.spark(f"INSERT OVERWRITE {name} VALUES {self.values(new.values())}")
         (self.note_staging if on_staging else self.note_main)(effect)
 
-    def upsert_by_equality(self) -> None:
-        if self.current_spec():
-            raise Skipped  # a delete reaches its own partition only
-        on_staging = self.rng.random() < 0.6 and self.staging is not None
-        keys = self.draw(1, 3)
-        gone = keys | self.draw(0, 2)
-        unwritten = {c.field_id for c in self.columns if c.type not in ("long", "int", "string")}
-        rows: list[Row] = [
-            {k: None if k in unwritten else value for k, value in row.items()}
-            for row in self.fresh(keys)
-        ]
-        self.statements.append(f"equality {on_staging} {sorted(keys)} {sorted(gone)}")
-        self.shared.java.row_delta(
-            self.shared.java_name,
-            rows=rows,
-            deleted=[{1: key} for key in sorted(gone)],
-            equality_ids=[1],
-            branch="staging" if on_staging else None,
-        )
+    def note_upsert(self, on_staging: bool, gone: set[int], rows: list[Row]) -> None:
         (self.note_staging if on_staging else self.note_main)(lambda _: (by_key(rows), gone))
 
     def stage(self) -> None:
@@ -488,7 +471,7 @@ class CrossedHistory(MeddledHistory):
         how = self.rng.choice(["DROP", "REPLACE", "CREATE OR REPLACE"])
         at = "" if how == "DROP" else f" AS OF VERSION {self.head('main')}"
         self.spark(f"ALTER TABLE T {how} BRANCH staging{at}")
-        self.given_up = self.log[self.main.cursor :]
+        self.given_up = self.log[self.main.cursor :], self.states
         self.shorten(self.main.cursor)
 
     def shorten(self, count: int) -> None:
@@ -499,8 +482,8 @@ class CrossedHistory(MeddledHistory):
             self.states = {k: s for k, s in self.states.items() if s.cursor <= count or k in heads}
 
     def settle(self) -> None:
-        """A dropped branch comes back where `resolve` says, at times; one left behind follows."""
-        given_up, self.given_up = self.given_up, []
+        """A dropped branch comes back where `resolve` says, or at main; one left behind follows."""
+        (given_up, states), self.given_up = self.given_up, ([], {})
         at = self.head("staging")
         if at is None and given_up:
             self.log += given_up
@@ -508,9 +491,11 @@ class CrossedHistory(MeddledHistory):
             known = {s["snapshot-id"] for s in self.metadata()["snapshots"]}
             head = given_up[-1].snapshot_id
             if head in known and self.rng.random() < 0.5:
+                self.states = states | self.states
                 self.spark(f"ALTER TABLE T CREATE BRANCH staging AS OF VERSION {head}")
             else:
                 self.shorten(self.main.cursor)
+                self.spark("ALTER TABLE T CREATE BRANCH staging")
         elif at is not None and self.states[at].cursor < self.main.cursor:
             self.spark(f"ALTER TABLE T REPLACE BRANCH staging AS OF VERSION {self.head('main')}")
             self.shorten(self.main.cursor)
@@ -704,21 +689,6 @@ def added(row: Row, more: int) -> Row:
     return {**row, 3: None if row.get(3) is None else row[3] + more}
 
 
-def run(shared: SharedTable, gate: CommitGate, seed: int, steps: int) -> CrossedHistory:
-    """A history; what fails names its seed, and what was done."""
-    history = CrossedHistory(shared, gate, seed)
-    weights = history.weights
-    names = history.rng.choices([*weights], [*weights.values()], k=steps)
-    for name in [*names, "resolve"]:
-        history.statements.append(f"-- {name}")
-        try:
-            history.step(name)
-        except Skipped:
-            history.statements[-1] += ": skipped"
-        except ToldAsLost:
-            history.refusals["told as lost"] += 1
-            break
-        except Exception as error:
-            done = "\n".join(history.statements)
-            raise AssertionError(f"seed {seed}: {error}\n{done}") from error
-    return history
+def run(shared: SharedTable, gate: CommitGate, seed: int, steps: int) -> TableHistory:
+    """As any history, with the gate."""
+    return table_histories.run(lambda *given: CrossedHistory(gate, *given), shared, seed, steps)

@@ -116,8 +116,6 @@ class MeddledHistory(EngineHistory):
         if self.current_spec():
             raise Skipped  # a delete reaches its own partition only
         on_staging = self.rng.random() < 0.6 and self.staging is not None
-        state = self.staging if on_staging else self.main
-        assert state is not None
         keys = self.draw(1, 3)
         gone = keys | self.draw(0, 2)
         unwritten = {c.field_id for c in self.columns if c.type not in ("long", "int", "string")}
@@ -133,6 +131,11 @@ class MeddledHistory(EngineHistory):
             equality_ids=[1],
             branch="staging" if on_staging else None,
         )
+        self.note_upsert(on_staging, gone, rows)
+
+    def note_upsert(self, on_staging: bool, gone: set[int], rows: list[Row]) -> None:
+        """These keys went from a branch, and these rows came."""
+        state = self.staging_before if on_staging else self.main_before
         left = {**{k: r for k, r in state.rows.items() if k not in gone}, **by_key(rows)}
         if on_staging:
             self.on_staging(left, gone, rows)

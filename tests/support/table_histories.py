@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal
@@ -496,10 +496,12 @@ class TableHistory:
         self.check()
 
 
-def run(kind: type[TableHistory], shared: SharedTable, seed: int, steps: int) -> TableHistory:
+def run(
+    kind: Callable[[SharedTable, int], TableHistory], shared: SharedTable, seed: int, steps: int
+) -> TableHistory:
     """A history; what fails names its seed, and what was done."""
     history = kind(shared, seed)
-    names = history.rng.choices([*kind.weights], [*kind.weights.values()], k=steps)
+    names = history.rng.choices([*history.weights], [*history.weights.values()], k=steps)
     for name in [*names, "resolve"]:
         history.statements.append(f"-- {name}")
         try:
