@@ -66,7 +66,6 @@ class Staged:
     deletes: frozenset[int]
     rows: tuple[Row, ...]
     is_append: bool = False  # a statement that only adds files
-    copies: bool = False  # a statement that removed files and added others
 
 
 @dataclass(frozen=True)
@@ -162,8 +161,6 @@ class TableHistory:
         if head is None or head in self.states:
             return
         summary = self.snapshot(head)["summary"]
-        added_files = int(summary.get("added-data-files", 0))
-        removed_files = int(summary.get("deleted-data-files", 0))
         deletes_added = int(summary.get("added-delete-files", 0))
         self.log.append(
             Staged(
@@ -171,7 +168,6 @@ class TableHistory:
                 frozenset(deletes),
                 tuple(added),
                 is_append=summary["operation"] == "append" and not deletes_added,
-                copies=removed_files > 0 and added_files > 0,
             )
         )
         self.states[head] = State(rows, len(self.log), self.staging_before.picked)
@@ -398,18 +394,33 @@ class TableHistory:
                 self.resolve(from_snapshot=told, skip_unpublished=True)
             return
         if "the copies would bring these back" in text:
-            at = next(n for n, e in enumerate(self.log) if str(e.snapshot_id) in text)
-            assert self.log[at].copies, error
+            named = int(str(error.context["snapshot_id"]))
+            made = self.made_with(named)
+            at = next(n for n, e in enumerate(self.log) if e.snapshot_id in made)
+            summary = self.snapshot(named)["summary"]
+            assert {"added-data-files", "deleted-data-files"} <= summary.keys(), error
             self.go_back_to(at)
             self.resolve()
             return
         raise error
+
+    def made_with(self, snapshot_id: int) -> list[int]:
+        """It, and those up to one that the model knows: a transaction may make several."""
+        made, above = (
+            [snapshot_id],
+            {s.get("parent-snapshot-id"): s["snapshot-id"] for s in self.metadata()["snapshots"]},
+        )
+        while made[-1] not in self.states:
+            made.append(above[made[-1]])
+        return made
 
     def go_back_to(self, at: int) -> None:
         """Staging, to before the staged change `at`."""
         if at > self.main.cursor:
             self.resolve(limit=at - self.main.cursor)
         parent = self.snapshot(self.log[at].snapshot_id)["parent-snapshot-id"]
+        while parent not in self.states:  # of the same transaction
+            parent = self.snapshot(parent)["parent-snapshot-id"]
         if self.head("staging") != parent:
             self.spark(f"ALTER TABLE T REPLACE BRANCH staging AS OF VERSION {parent}")
         self.log = self.log[:at]
