@@ -51,7 +51,7 @@ SORT_BYTES = 32 << 20
 SORT_BYTES_OF_FEW = 128 << 20
 FEW_ROWS_MAX = 2_000_000
 # What a larger batch takes to be matched leaves no room for its rows.
-AHEAD_FILE_BYTES = 8 << 20
+AHEAD_FILE_BYTES = 32 << 20
 AHEAD_BYTES = 4 * AHEAD_FILE_BYTES
 RELEASE_FROM_ROWS = 1_000_000
 
