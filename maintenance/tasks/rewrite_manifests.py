@@ -92,24 +92,32 @@ class _Clustering(SnapshotChange):
     options: RewriteManifestsOptions = field(default_factory=RewriteManifestsOptions)
     clustered: list[ManifestFile] = field(default_factory=list)
     repeated: int = 0
-    _read: dict[tuple[str, ...], list[ManifestEntry]] = field(default_factory=dict)
     _first: frozenset[str] | None = None
+    _read: dict[tuple[str, ...], list[ManifestEntry]] = field(default_factory=dict)
+    _again: dict[tuple[str, ...], list[DataFile]] = field(default_factory=dict)
     _done: dict[tuple[str, ...], list[ManifestFile]] = field(default_factory=dict)
 
     def _plan_removal(self, metadata: TableMetadata, before: Sequence[ManifestFile]) -> Removal:
         """Nothing, but what is listed again: the totals of the summary count it."""
         again: list[DataFile] = []
         for kind in self._choose(metadata, before):
-            once: dict[str, ManifestEntry] = {}
-            entries = sorted(_live_entries(self.environment.store, kind), key=_by_partition)
-            again += [
-                entry.data_file
-                for entry in entries
-                if once.setdefault(entry.data_file.file_path, entry) is not entry
-            ]
-            self._read[_paths(kind)] = [*once.values()]
+            paths = _paths(kind)
+            if paths not in self._again:
+                self._read[paths], self._again[paths] = self._entries(kind)
+            again += self._again[paths]
         self.repeated = len(again)
         return Removal(by_manifest={}, files=tuple(again))
+
+    def _entries(self, kind: Sequence[ManifestFile]) -> tuple[list[ManifestEntry], list[DataFile]]:
+        """The live entries by partition, of each file the first; and what is listed once more."""
+        once: dict[str, ManifestEntry] = {}
+        entries = sorted(_live_entries(self.environment.store, kind), key=_by_partition)
+        again = [
+            entry.data_file
+            for entry in entries
+            if once.setdefault(entry.data_file.file_path, entry) is not entry
+        ]
+        return [*once.values()], again
 
     def _manifests(
         self,
@@ -138,9 +146,10 @@ class _Clustering(SnapshotChange):
     def _cluster(
         self, metadata: TableMetadata, kind: Sequence[ManifestFile], writer: ManifestWriter
     ) -> list[ManifestFile]:
-        entries = self._read.pop(_paths(kind))
-        key = (str(writer.snapshot_id), *_paths(kind))
+        paths = _paths(kind)
+        key = (str(writer.snapshot_id), *paths)
         if key not in self._done:
+            entries = self._read.pop(paths, None) or self._entries(kind)[0]
             per_manifest = _entries_per_manifest(kind, metadata, self.options)
             pieces = -(-len(entries) // per_manifest)
             size = -(-len(entries) // max(pieces, 1))
