@@ -52,10 +52,11 @@ def transaction(cluster, number, op, changed):
     name = f"{number}:{number * 7}"
     cluster.send("pg.transaction", (None, json.dumps({"status": "BEGIN", "id": name})))
     for table, balances in changed.items():
+        topic = f"pg.public.{table}"
         for order, (key, balance) in enumerate(balances.items(), 1):
             row = {"id": key, "balance": balance}
             event = message(op, row, fields=FIELDS, transaction=(name, order))
-            cluster.send(f"pg.public.{table}", event)
+            cluster.send(topic, event, partition=key % cluster.partitions(topic))
     counts = [
         {"data_collection": f"public.{table}", "event_count": len(rows)}
         for table, rows in changed.items()

@@ -34,6 +34,10 @@ class FakeCluster:
         for number in range(partitions):
             self.logs.setdefault((topic, number), [])
 
+    def partitions(self, topic: str) -> int:
+        """How many a topic has, or will have once something is sent to it."""
+        return max(1, sum(name == topic for name, _ in self.logs))
+
     def make_anew(self, topic: str) -> None:
         """Delete a topic, and create it again with as many partitions."""
         self.ids[topic] = f"{self.ids.get(topic, topic)}'"

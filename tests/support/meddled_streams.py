@@ -3,7 +3,7 @@
 Balances move between accounts of three tables, each transfer a transaction of the source. Between
 any two turns of the process that stages them, another tool acts on one table: it moves, drops and
 makes branches anew, rewrites, expires, appends, stages by equality deletes, replaces the table, or
-an operator drops it, makes it anew or restores it. Accounts below `OTHERS` are nobody else's: at
+an operator drops it, makes it anew or restores it, or makes its topic anew. Accounts below `OTHERS` are nobody else's: at
 the end each table holds what the source says of them, and each cut that is named holds one state of
 the source, whatever was done.
 """
@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ from resolver import resolve, resolve_group
 from tableformat.cdc.many.local_engine import Cut
 from tableformat.errors import FencedError, NotFoundError, TableError
 from tableformat.spec.names import SET_ASIDE
-from tests.crash.test_run_kills import transaction
+from tests.crash.test_run_kills import FIELDS, transaction
 from tests.support.fake_kafka import FakeCluster
 from tests.support.foreign_table import edited
 from tests.support.foreign_tool import ForeignTool, now_ms, write
 from tests.support.memory_disk import memory_disk
-from tests.support.stream_worlds import engine_of
+from tests.support.stream_worlds import engine_of, message
 
 TABLES, ACCOUNTS, START, OTHERS = ("a", "b", "c"), 3, 100, 1_000
 NOTHING_KEPT = ExpireOptions(policy=ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1))
@@ -60,7 +61,9 @@ class MeddledStream:
         self.states = {1: dict(self.held)}
         self.backups: dict[str, list[str]] = {name: [] for name in TABLES}
         self.done: list[str] = []
-        self.cuts_are_told = True
+        self.cuts_are_told, self.has_topic_anew = True, False
+        for name in TABLES:
+            self.cluster.create(f"pg.public.{name}", self.rng.choice((1, 1, 2)))
         self.refusals: Counter[str] = Counter()
         transaction(
             self.cluster, 1, "c", {t: dict.fromkeys(range(ACCOUNTS), START) for t in TABLES}
@@ -102,11 +105,11 @@ class MeddledStream:
         except TableError as error:
             self.told("stream", error)
 
-    def engine(self, **more: Any):
+    def engine(self, cut: Cut = Cut.TRANSACTION, **more: Any):
         excluded = {each.rpartition(".")[2] for each in more.get("exclude", ())}
         resume = [f"shop.{n}" for n in TABLES if n not in excluded and self.is_aside(n)]
         return engine_of(
-            self.catalog, self.cluster, cut=Cut.TRANSACTION, interval_ms=0, refresh_ms=0,
+            self.catalog, self.cluster, cut=cut, interval_ms=0, refresh_ms=0,
             settle_ms=0, resume=resume, **more,
         )  # fmt: skip
 
@@ -259,6 +262,21 @@ class MeddledStream:
         self.backups[name].clear()
         self.catalog.drop_table(f"shop.{name}")
 
+    def topic_anew(self) -> None:
+        """A topic is deleted and made anew, with a snapshot; its table is dropped, as is told."""
+        name = self.rng.choice(TABLES)
+        self.done[-1] += f" {name}"
+        topic = f"pg.public.{name}"
+        self.cluster.make_anew(topic)
+        self.backups[name].clear()
+        with suppress(NotFoundError):
+            self.catalog.drop_table(f"shop.{name}")
+        for key in range(ACCOUNTS):
+            row = {"id": key, "balance": self.held[name, key]}
+            event = message("r", row, fields=FIELDS)
+            self.cluster.send(topic, event, partition=key % self.cluster.partitions(topic))
+        self.cuts_are_told, self.has_topic_anew = False, True
+
     def make_anew(self) -> None:
         """Dropped and made anew, by somebody else: without rows."""
         name, _, _ = self.drawn()
@@ -357,13 +375,16 @@ class MeddledStream:
             table = self.catalog.load_table(name)
             if "held" in [each.name for each in table.schema().fields]:
                 table.update_schema(lambda update: update.rename_column("held", "balance"))
-        for _ in range(6):
+        cuts = [Cut.TRANSACTION] * 6
+        if self.has_topic_anew:  # parts of transactions may have gone with it
+            cuts.insert(0, Cut.BATCH)
+        for cut in cuts:
             try:
-                self.engine().run(follow=False)
+                self.engine(cut).run(follow=False)
             except FencedError as error:
                 self.told("stream at the end", error)
                 continue
-            if self.published_all():
+            if self.published_all() and cut is Cut.TRANSACTION:
                 return
         raise AssertionError("no way leads on")
 
@@ -402,7 +423,7 @@ MEDDLING = {
     "roll_back": 2, "forward": 1, "drop_staging": 1, "staging_anew": 1, "staging_back": 1,
     "append": 2, "upsert": 2, "rewrite": 2, "expire_elsewhere": 1, "replace_table": 0.5,
     "drop_table": 0.3, "make_anew": 0.5, "back_up": 2, "restore": 0.7, "clear_properties": 0.7,
-    "drop_key": 0.3, "maintain": 1, "rename_column": 0.4, "add_column": 0.5,
+    "drop_key": 0.3, "maintain": 1, "rename_column": 0.4, "add_column": 0.5, "topic_anew": 0.5,
 }  # fmt: skip
 
 
@@ -431,6 +452,10 @@ def run(seed: int, *, rounds: int = 4, turns: int = 12) -> MeddledStream:
             for _ in range(rng.randint(0, 3)):
                 act()
         stream.heal()
+        stream.check()
+        stream.transfer()  # and it goes on by itself
+        stream.engine().run(follow=False)
+        stream.published_all()
         stream.check()
         stream.check_cuts()
     except Exception as error:

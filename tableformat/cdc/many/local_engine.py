@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import pyarrow as pa
@@ -296,6 +296,7 @@ class LocalEngine:
         places = [place for table in lacking for place in table.places(self._topics)]
         begins, ends = self.source.begins(places), self.source.ends(places)
         found = within_topics(found, tables, begins, ends)
+        found = replace(found, ends={**self._others_ends(lacking, found, ends), **found.ends})
         ends = {place: end for place, end in found.ends.items() if place[0] in topics}
         begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
         found_again = self._between(begin, ends)
@@ -308,6 +309,29 @@ class LocalEngine:
         self.batches_staged += 1
         logger.info("batch %d is whole again: it lacked on %s", found.number,
                     ", ".join(found.lacking))  # fmt: skip
+
+    def _others_ends(
+        self, lacking: Collection[StreamTable], found: UnfinishedBatch, ends: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        """Where partitions end that a batch has not moved, but batches before it, lacked as well.
+
+        Only with transactions: what the table would then seem to have is left out as sent again.
+        """
+        begin = self._offsets(lacking) if self._transactions is not None else {}
+        own = {p: at for p, at in begin.items() if at >= 0 and p not in found.ends}
+        return {place: self._taken_end(place, at, ends[place]) for place, at in own.items()}
+
+    def _taken_end(self, place: Place, at: int, end: int) -> int:
+        """The offset after what a partition has of transactions that are in batches."""
+        assert self._transactions is not None
+        while at < end:
+            stop = min(at + POLL_MESSAGES, end)
+            messages = self._between({place: at}, {place: stop}).get(place)
+            taken = None if messages is None else self._transactions.taken_end(messages)
+            if taken is not None:
+                return max(at, taken)
+            at = stop
+        return at
 
     def _between(
         self, begin: Mapping[Place, int], ends: Mapping[Place, int]

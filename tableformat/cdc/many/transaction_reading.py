@@ -139,6 +139,18 @@ class TransactionReading:
             for messages in between({self.place: begin}, {self.place: end}).values():
                 self.cut.remember(self._boundaries(messages))
 
+    def taken_end(self, messages: pa.Table) -> int | None:
+        """The offset after those of a partition that are of remembered transactions, or of none.
+
+        None: all are.
+        """
+        end = -1
+        for run in runs_of(self.values(messages), messages.column(ORDINAL).to_numpy()):
+            if not self.cut.has_taken(run):
+                return end
+            end = run.end
+        return None
+
     def take_in(self, place: Place, messages: pa.Table) -> pa.Table | None:
         """Messages of a partition have come.
 

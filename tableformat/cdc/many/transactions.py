@@ -259,6 +259,10 @@ class TransactionCut:
             if each.counts is not None:
                 self._taken.setdefault(each.transaction, Taken(each.offset, each.at_ms))
 
+    def has_taken(self, run: Run) -> bool:
+        """Whether a batch holds its transaction; or it is of none."""
+        return run.transaction is None or run.transaction in self._taken
+
     def let_join(self, ends: Mapping[Place, int]) -> None:
         """Partitions whose tables lack events of what has been taken until now.
 

@@ -321,7 +321,7 @@ def test_run_that_ends_says_what_waits_for_events_that_went_with_their_topic(
     catalog, cluster, caplog
 ):
     """The stream that follows says it every minute."""
-    changed = {name: {1: 0} for name in "ab"}
+    changed = {name: {2: 0} for name in "ab"}
     cluster.create("pg.public.b", 2)
     for number in range(1, 4):
         transaction(cluster, number, "u" if number > 1 else "c", changed)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resolver import resolve
 from tableformat.cdc.many.local_engine import Cut
 from tableformat.cdc.many.set_aside import read_set_aside
 from tableformat.cdc.many.transactions import (
@@ -612,3 +613,28 @@ def test_table_that_is_called_transaction_is_not_taken_for_the_transaction_topic
     cluster.send("pg.transaction", end("1", transaction=1))
     engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0).run(follow=False)
     assert notes(catalog, "shop.transaction") == {1: "one"}
+
+
+@pytest.mark.parametrize("chunk", [1, 1_000])
+def test_table_that_fell_behind_gets_what_the_newest_batch_did_not_move(chunk):
+    """Its events were taken for repeats: the batch that it was given again says it has them all."""
+    catalog, cluster = memory_catalog(), FakeCluster()
+    cluster.create(B, 2)
+
+    def transfer(number, op, a, changed):
+        name = f"{number}:{number}"
+        cluster.send(A, change(0, a, name, 1, op))
+        for order, (key, note) in enumerate(changed.items(), 1):
+            cluster.send(B, change(key, note, name, order, op), partition=key)
+        cluster.send("pg.transaction", begin(name), end(name, a=1, b=len(changed)))
+        engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0, chunk=chunk).run(follow=False)
+
+    transfer(1, "c", "one", {0: "one", 1: "one"})
+    resolve(catalog.load_table("shop.b"))
+    transfer(2, "u", "two", {1: "two"})
+    transfer(3, "u", "three", {0: "three"})
+    catalog.load_table("shop.b").refs.drop("staging")
+    transfer(4, "u", "four", {0: "four"})
+    resolve(catalog.load_table("shop.b"))
+    rows = catalog.load_table("shop.b").scan().to_arrow()
+    assert sorted(rows["note"].to_pylist()) == ["four", "two"]
