@@ -3,9 +3,9 @@
 Balances move between accounts of three tables, each transfer a transaction of the source. Between
 any two turns of the process that stages them, another tool acts on one table: it moves, drops and
 makes branches anew, rewrites, expires, appends, stages by equality deletes, replaces the table, or
-an operator drops it, makes it anew or restores it, or makes its topic anew. Accounts below `OTHERS` are nobody else's: at
-the end each table holds what the source says of them, and each cut that is named holds one state of
-the source, whatever was done.
+an operator drops it, makes it anew or restores it, or makes its topic anew. Accounts below `OTHERS`
+are nobody else's: at the end each table holds what the source says of them, and each cut that is
+named holds one state of the source, whatever was done. Topics have one partition or two.
 """
 
 from __future__ import annotations
