@@ -296,7 +296,8 @@ class LocalEngine:
         places = [place for table in lacking for place in table.places(self._topics)]
         begins, ends = self.source.begins(places), self.source.ends(places)
         found = within_topics(found, tables, begins, ends)
-        found = replace(found, ends={**self._others_ends(lacking, found, ends), **found.ends})
+        unmoved = self._unmoved_ends(lacking, found, begins, ends)
+        found = replace(found, ends={**unmoved, **found.ends})
         ends = {place: end for place, end in found.ends.items() if place[0] in topics}
         begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
         found_again = self._between(begin, ends)
@@ -310,16 +311,23 @@ class LocalEngine:
         logger.info("batch %d is whole again: it lacked on %s", found.number,
                     ", ".join(found.lacking))  # fmt: skip
 
-    def _others_ends(
-        self, lacking: Collection[StreamTable], found: UnfinishedBatch, ends: Mapping[Place, int]
+    def _unmoved_ends(
+        self,
+        lacking: Collection[StreamTable],
+        found: UnfinishedBatch,
+        begins: Mapping[Place, int],
+        ends: Mapping[Place, int],
     ) -> dict[Place, int]:
         """Where partitions end that a batch has not moved, but batches before it, lacked as well.
 
-        Only with transactions: what the table would then seem to have is left out as sent again.
+        Only with transactions: the batch is one state of the source, and what its table would then
+        seem to have is left out as sent again. Of a new table's partition whose first messages
+        Kafka has deleted nothing is said, so that it is warned of.
         """
-        begin = self._offsets(lacking) if self._transactions is not None else {}
-        own = {p: at for p, at in begin.items() if at >= 0 and p not in found.ends}
-        return {place: self._taken_end(place, at, ends[place]) for place, at in own.items()}
+        own = self._offsets(lacking) if self._transactions is not None else {}
+        begin = {p: at if at >= 0 else 0 for p, at in own.items() if p not in found.ends}
+        known = {p: at for p, at in begin.items() if own[p] >= 0 or not begins[p]}
+        return {place: self._taken_end(place, at, ends[place]) for place, at in known.items()}
 
     def _taken_end(self, place: Place, at: int, end: int) -> int:
         """The offset after what a partition has of transactions that are in batches."""

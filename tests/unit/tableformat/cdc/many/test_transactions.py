@@ -638,3 +638,31 @@ def test_table_that_fell_behind_gets_what_the_newest_batch_did_not_move(chunk):
     resolve(catalog.load_table("shop.b"))
     rows = catalog.load_table("shop.b").scan().to_arrow()
     assert sorted(rows["note"].to_pylist()) == ["four", "two"]
+
+
+def test_table_that_was_dropped_is_whole_again_with_the_newest_batch():
+    """It had only what that batch had moved: a cut showed rows of two states of the source."""
+    catalog, cluster = memory_catalog(), FakeCluster()
+    cluster.create(B, 2)
+
+    def transfer(number, op, changed):
+        name = f"{number}:{number}"
+        for order, (key, note) in enumerate(changed.items(), 1):
+            cluster.send(B, change(key, note, name, order, op), partition=key)
+        cluster.send(A, change(0, "any", name, 1, op))
+        cluster.send("pg.transaction", begin(name), end(name, a=1, b=len(changed)))
+
+    def ran():
+        engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0).run(follow=False)
+
+    transfer(1, "c", {0: "one", 1: "one"})
+    ran()
+    transfer(2, "u", {1: "two"})
+    ran()
+    catalog.drop_table("shop.b")
+    transfer(3, "u", {0: "three"})
+    engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+    engine.run(follow=False, stop=lambda: True)
+    assert notes(catalog, "shop.b") == {0: "one", 1: "two"}
+    ran()
+    assert notes(catalog, "shop.b") == {0: "three", 1: "two"}
