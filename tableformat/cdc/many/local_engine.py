@@ -23,7 +23,12 @@ import pyarrow as pa
 from tableformat.cdc.events import ORDINAL, VALUE, EventBatch
 from tableformat.cdc.many.buffers import PLACED_SCHEMA, MessageBuffers, by_table, next_offset
 from tableformat.cdc.many.planned_tables import plan_new_tables
-from tableformat.cdc.many.positions import Offsets, Place, UnfinishedBatch
+from tableformat.cdc.many.positions import (
+    Offsets,
+    Place,
+    UnfinishedBatch,
+    without_transactions,
+)
 from tableformat.cdc.many.source import (
     EARLIEST,
     POLL_MESSAGES,
@@ -296,8 +301,11 @@ class LocalEngine:
         places = [place for table in lacking for place in table.places(self._topics)]
         begins, ends = self.source.begins(places), self.source.ends(places)
         found = within_topics(found, tables, begins, ends)
-        unmoved = self._unmoved_ends(lacking, found, begins, ends)
-        found = replace(found, ends={**unmoved, **found.ends})
+        if self._transactions is None:  # others than it moved may lack events of its transactions
+            found = without_transactions(found)
+        else:
+            unmoved = self._unmoved_ends(lacking, found, begins, ends)
+            found = replace(found, ends={**unmoved, **found.ends})
         ends = {place: end for place, end in found.ends.items() if place[0] in topics}
         begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
         found_again = self._between(begin, ends)
@@ -320,11 +328,11 @@ class LocalEngine:
     ) -> dict[Place, int]:
         """Where partitions end that a batch has not moved, but batches before it, lacked as well.
 
-        Only with transactions: the batch is one state of the source, and what its table would then
-        seem to have is left out as sent again. Of a new table's partition whose first messages
+        The batch is one state of the source, and what its table would then seem to have is left out
+        as sent again. Of a new table's partition whose first messages
         Kafka has deleted nothing is said, so that it is warned of.
         """
-        own = self._offsets(lacking) if self._transactions is not None else {}
+        own = self._offsets(lacking)
         begin = {p: at if at >= 0 else 0 for p, at in own.items() if p not in found.ends}
         known = {p: at for p, at in begin.items() if own[p] >= 0 or not begins[p]}
         return {place: self._taken_end(place, at, ends[place]) for place, at in known.items()}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -169,8 +169,18 @@ def topic_made_anew(
 
 def transactions_end(offsets: Offsets) -> int:
     """Where a batch ends in the transaction topic; -1: batches do not end with transactions."""
-    ends = (at for (topic, _), at in offsets.items() if topic.endswith(".transaction"))
+    ends = (at for place, at in offsets.items() if _tells_transactions(place))
     return max(ends, default=-1)
+
+
+def without_transactions(found: UnfinishedBatch) -> UnfinishedBatch:
+    """The batch as one that ends anywhere."""
+    ends = {place: at for place, at in found.ends.items() if not _tells_transactions(place)}
+    return replace(found, ends=ends, transaction=None)
+
+
+def _tells_transactions(place: Place) -> bool:
+    return place[0].endswith(".transaction")
 
 
 def _reached(position: TablePosition) -> int:
