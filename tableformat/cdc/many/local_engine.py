@@ -329,8 +329,8 @@ class LocalEngine:
         """Where partitions end that a batch has not moved, but batches before it, lacked as well.
 
         The batch is one state of the source, and what its table would then seem to have is left out
-        as sent again. Of a new table's partition whose first messages
-        Kafka has deleted nothing is said, so that it is warned of.
+        as sent again. Of a new table's partition whose first messages Kafka has deleted nothing is
+        said, so that it is warned of.
         """
         own = self._offsets(lacking)
         begin = {p: at if at >= 0 else 0 for p, at in own.items() if p not in found.ends}
