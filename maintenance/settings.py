@@ -243,7 +243,9 @@ def parse_duration_ms(text: str) -> int:
         value = -1.0
     if not 1 <= value <= 365 * DAY_MS:
         raise InvalidInputError(
-            "not a duration", value=repr(text), action="write 500ms, 30s, 5m, 2h or 1d"
+            "not a duration of 1ms to 365d",
+            value=repr(text),
+            action="write 500ms, 30s, 5m, 2h or 1d",
         )
     return int(value)
 

@@ -150,10 +150,11 @@ class Run:
         columns = section.key_columns
         ordinals = np.arange(len(keys), dtype=np.int64)
         # Left of the first byte that differs, everything between first and last is the same.
-        same = [each for each in range(section.width) if columns and columns[0] < each]
-        same = [each for each in same if each not in columns]
-        if same:
-            base = np.frombuffer(section.base, dtype=np.uint8)
+        same = np.ones(section.width, dtype=np.bool_)
+        same[: columns[0] if columns else None] = False
+        same[list(columns)] = False
+        if same.any():
+            base = np.frombuffer(section.base, dtype=np.uint8, count=section.width)
             ordinals = np.flatnonzero((keys[:, same] == base[same]).all(axis=1))
             keys = take_rows(keys, ordinals)
         wanted = columns_of(keys, columns)

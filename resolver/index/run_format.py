@@ -16,13 +16,13 @@ of a key's rows are in one section. A key that is gone has the one row `TOMBSTON
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +105,9 @@ class Section:
         object.__setattr__(self, "is_distinct", is_distinct)
 
     @property
-    def key_columns(self) -> list[int]:
+    def key_columns(self) -> tuple[int, ...]:
         """Bytes of the key that differ between entries."""
-        return [column for column in self.columns if column < self.width]
+        return self.columns[: bisect_left(self.columns, self.width)]
 
     @property
     def block_bytes(self) -> int:
@@ -268,7 +268,7 @@ def _joined(sections: Sequence[Section]) -> tuple[Section, ...]:
 def _one(row: Sequence[Section]) -> Section:
     if len(row) == 1:
         return row[0]
-    firsts = accumulate((len(each.checksums) for each in row), initial=0)
+    firsts = itertools.accumulate((len(each.checksums) for each in row), initial=0)
     return replace(
         row[0],
         count=sum(each.count for each in row),
@@ -347,11 +347,9 @@ def columns_of(matrix: Bytes2d, columns: Sequence[int] | Int64s) -> Bytes2d:
 
 def _stretches(columns: Sequence[int] | Int64s) -> Iterator[tuple[int, int, int]]:
     """Ascending columns that stand side by side: place of the first, the first, how many."""
-    begin = 0
-    for place in range(1, len(columns) + 1):
-        if place == len(columns) or columns[place] != columns[place - 1] + 1:
-            yield begin, int(columns[begin]), place - begin
-            begin = place
+    begins = np.flatnonzero(np.diff(columns, prepend=-2) != 1).tolist()
+    for begin, end in itertools.pairwise([*begins, len(columns)]):
+        yield begin, int(columns[begin]), end - begin
 
 
 def comparable(matrix: Bytes2d, width: int) -> npt.NDArray[Any]:

@@ -221,14 +221,12 @@ def fresh_entries(keys: EncodedKeys, key: Int64s, rows: Rows, *, keep_gone: bool
         rows = np.concatenate([rows, np.full(len(gone), TOMBSTONE)])
         order = stable_order(key)
         key, rows = key[order], rows[order]
+    first = np.searchsorted(key, np.arange(len(keys) + 1))  # of each key's entries
     for places, matrix in keys.by_width():
-        if len(places) == len(keys):
-            yield Held(matrix, key, rows)
-            return
-        row_of = np.full(len(keys), -1, dtype=np.int64)
-        row_of[places] = np.arange(len(places))
-        mine = row_of[key]
-        yield Held(matrix, mine[mine >= 0], rows[mine >= 0])
+        counts = first[places + 1] - first[places]
+        before = np.cumsum(counts) - counts
+        entries = np.repeat(first[places] - before, counts) + np.arange(counts.sum())
+        yield Held(matrix, np.repeat(np.arange(len(places)), counts), rows[entries])
 
 
 def sorted_entries(keyed: KeyedRows) -> Iterator[tuple[Bytes2d, Rows]]:
@@ -306,8 +304,10 @@ def merged_entries(
     sources: list[tuple[int, Held | _Stored]] = [(-1, each) for each in newer if len(each.rows)]
     for age, run in enumerate(runs):
         sources += [(age, _Stored(run, section)) for section in run.sections]
-    for width in sorted({each.width for _, each in sources}):
-        mine = [(age, each) for age, each in sources if each.width == width]
+    of_width: dict[int, list[tuple[int, Held | _Stored]]] = {}
+    for age, each in sources:
+        of_width.setdefault(each.width, []).append((age, each))
+    for _, mine in sorted(of_width.items()):
         cuts = _cuts([each for _, each in mine])
         for low, high in zip([b"", *cuts], [*cuts, None], strict=True):
             keys, rows = _merged_range(mine, low, high)

@@ -31,6 +31,9 @@ _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _MIX_SHIFT = np.uint64(33)
 _HASHED_ROWS = 16_384
+# Of longer keys Arrow compares what it needs; to make all their words takes longer: twice as long
+# at 64 random bytes, seventy times at 2,000.
+_WORDS_BYTES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,10 +134,10 @@ class EncodedKeys:
 
     def argsort(self) -> Int64s:
         """Rows in bytewise ascending key order, the order of an SST; equal keys in any order."""
-        if self.fixed is None:
-            order: Int64s = pc.sort_indices(self.binary).to_numpy().astype(np.int64)
-            return order
-        return _argsort_words(_big_endian_words(self.fixed))
+        if (short := _short(self)) is not None:
+            return _argsort_words(_big_endian_words(short))
+        order: Int64s = pc.sort_indices(self.to_arrow()).to_numpy().astype(np.int64)
+        return order
 
     def first_at_or_after(self, key: bytes) -> int:
         """Of keys in bytewise order: the first row whose key is `key` or greater."""
@@ -145,11 +148,11 @@ class EncodedKeys:
     def differs_from_previous(self) -> npt.NDArray[np.bool_]:
         """Shape `(n,)`: where a run of equal neighbours begins; the first row always does."""
         differs = np.ones(len(self), dtype=np.bool_)
-        if self.fixed is not None:
-            differs[1:] = _neighbours_differ(_padded_words(self.fixed).view(np.uint64))
+        if (short := _short(self)) is not None:
+            differs[1:] = _neighbours_differ(_padded_words(short).view(np.uint64))
         elif len(self) > 1:
-            unequal = pc.not_equal(self.binary[1:], self.binary[:-1])
-            differs[1:] = unequal.to_numpy(zero_copy_only=False)
+            keys = self.to_arrow()
+            differs[1:] = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
         return differs
 
     def hash64(self) -> npt.NDArray[np.uint64]:
@@ -197,6 +200,12 @@ class EncodedKeys:
         return bounds[:-1], bounds[1:], content
 
 
+def _short(keys: EncodedKeys) -> Bytes2d | None:
+    """The matrix of keys that are compared by words."""
+    is_short = keys.fixed is not None and keys.fixed.shape[1] <= _WORDS_BYTES_MAX
+    return keys.fixed if is_short else None
+
+
 def concat_keys(batches: Sequence[EncodedKeys]) -> EncodedKeys:
     """All keys, in order; fixed-width where every batch has the same width."""
     batches = [batch for batch in batches if len(batch)]
@@ -238,11 +247,11 @@ def factorize(*batches: EncodedKeys) -> KeyNumbers:
 
 def sorted_distinct(keys: EncodedKeys) -> tuple[EncodedKeys, Int64s]:
     """The distinct keys in bytewise order, and the place of each key among them."""
-    if keys.fixed is not None:
-        order, starts = _ordered(keys.fixed)
+    if (short := _short(keys)) is not None:
+        order, starts = _ordered(short)
         return keys.take(order[starts]), _places(order, starts)
     encoded = keys.to_arrow().dictionary_encode()
-    distinct = EncodedKeys(binary=encoded.dictionary)
+    distinct = EncodedKeys.from_arrow(encoded.dictionary)
     order = distinct.argsort()
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -250,11 +259,11 @@ def sorted_distinct(keys: EncodedKeys) -> tuple[EncodedKeys, Int64s]:
 
 
 def _number_rows(keys: EncodedKeys) -> tuple[Int64s, int]:
-    if keys.fixed is None:
+    if (short := _short(keys)) is None:
         encoded = keys.to_arrow().dictionary_encode()
         numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         return numbers, len(encoded.dictionary)
-    order, starts = _ordered(keys.fixed)
+    order, starts = _ordered(short)
     return _places(order, starts), int(np.count_nonzero(starts))
 
 

@@ -45,10 +45,11 @@ def batches(draw: st.DrawFn) -> tuple[list[bytes], EncodedKeys]:
         keys = draw(any_keys)
         return keys, ragged([b"?", *keys]).slice(1, len(keys) + 1)
     width = draw(st.sampled_from([1, 2, 7, 8, 9, 16, 17, 18, 24]))
+    times = draw(st.sampled_from([1, 1, 1, 8]))  # long ones, too
     letter = st.sampled_from([0, 1, 127, 128, 255])
-    key = st.lists(letter, min_size=width, max_size=width).map(bytes)
+    key = st.lists(letter, min_size=width, max_size=width).map(lambda each: bytes(each) * times)
     keys = draw(st.lists(key, max_size=30))
-    return keys, fixed(keys, width)
+    return keys, fixed(keys, width * times)
 
 
 @settings(max_examples=300, deadline=None)
