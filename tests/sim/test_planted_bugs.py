@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
@@ -46,6 +46,13 @@ from tests.support.sim_world import Profile
 
 STEPS = 1_200
 SEEDS = 80
+# Of the seeds that find a bug, one that is run before the others, where they took many.
+FOUND_BY = {
+    "unknown_is_failed": 45,
+    "aged_staging-meddlers": 6,
+    "setting_of_now-meddlers": 8,
+    "rewritten_past_keys-in_place-v2": 24,
+}
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -392,12 +399,17 @@ def seeds_that(meet: Callable[[Profile], bool]) -> Iterator[int]:
     )
 
 
+def found_first(name: str, seeds: Iterable[int]) -> list[int]:
+    """The seeds, beginning with the one that is known to find a bug."""
+    return sorted(seeds, key=lambda seed: seed != FOUND_BY.get(name))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("plant", "meets"), BUGS, ids=[plant.__name__ for plant, _ in BUGS])
 def test_planted_bug_is_found(
     plant: Plant, meets: Callable[[Profile], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seeds = list(islice(seeds_that(meets), SEEDS))
+    seeds = found_first(plant.__name__, islice(seeds_that(meets), SEEDS))
     plant(monkeypatch)
     assert any(run_seed(seed, steps=STEPS).violation is not None for seed in seeds)
 
@@ -418,7 +430,11 @@ def with_options() -> Iterator[Any]:
     ]
     for plants, options in kinds:
         for plant in plants:
-            yield pytest.param(plant, options, id="-".join((plant.__name__, *options)))
+            yield pytest.param(plant, options, id=name_of(plant, options))
+
+
+def name_of(plant: Plant, options: Iterable[str]) -> str:
+    return "-".join((plant.__name__, *options))
 
 
 @pytest.mark.slow
@@ -427,5 +443,6 @@ def test_planted_bug_is_found_by_runs_of_its_kind(
     plant: Plant, options: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    runs = (run_seed(seed, steps=STEPS, **options) for seed in range(1, SEEDS + 1))
+    seeds = found_first(name_of(plant, options), range(1, SEEDS + 1))
+    runs = (run_seed(seed, steps=STEPS, **options) for seed in seeds)
     assert any(run.violation is not None for run in runs)

@@ -82,7 +82,7 @@ def check_snapshot(
     its summary has all totals; else those that it has are right.
     """
     result = CheckedSnapshot(snapshot)
-    result.manifests = _records(read(snapshot["manifest-list"]))
+    result.manifests = _entries(read(snapshot["manifest-list"]))
     is_v2 = metadata["format-version"] == 2
     if is_v2:
         assert not {"first-row-id", "added-rows"} & snapshot.keys(), snapshot
@@ -222,7 +222,7 @@ def _check_totals(result: CheckedSnapshot, has_totals: bool) -> None:
 
 @lru_cache(1_024)
 def _entries(data: bytes) -> list[dict[str, Any]]:
-    """Of a manifest; snapshot after snapshot lists the same ones. Nobody changes them."""
+    """Of a manifest or a manifest list; they are read again and again. Nobody changes them."""
     return _records(data)
 
 
@@ -230,6 +230,7 @@ def _records(data: bytes) -> list[dict[str, Any]]:
     return list(fastavro.reader(io.BytesIO(data)))
 
 
+@lru_cache(1_024)
 def _version(data: bytes) -> int:
     """The format version that a manifest or a manifest list says it is of; checks its fields."""
     reader = fastavro.reader(io.BytesIO(data))
