@@ -110,7 +110,7 @@ def _known_format(_ctx: click.Context, _param: click.Parameter, value: str) -> s
 @click.option(
     "--batch-events",
     type=click.IntRange(min=1),
-    help=f"Events per commit, at most.  [{BATCH_EVENTS:,} from files, "
+    help=f"Events per commit, at most; of files, 64 MiB of them.  [{BATCH_EVENTS:,} from files, "
     f"{KAFKA_BATCH_EVENTS:,} from Kafka]",
 )
 @click.option(

@@ -40,6 +40,7 @@ from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_EVENTS
 
 BATCH_EVENTS = 100_000
+BATCH_BYTES = 64 << 20  # of lines, or of Parquet before compression; memory is some times that
 PARQUET_SUFFIX = ".parquet"
 STANDARD_INPUT = Path("-")
 GZIP_MAGIC = b"\x1f\x8b"
@@ -64,7 +65,8 @@ def ingest_files(
             itself), or Parquet files whose columns are the format's.
         query_id: A name for this ingestion. Running it again over the same files, which may have
             got longer, and then others, goes on where it stopped.
-        batch_events: Events per commit, at most; a batch never spans two files.
+        batch_events: Events per commit, at most; fewer where they are large (`BATCH_BYTES`). A
+            batch never spans two files.
 
     Yields:
         What became of each batch; the next one is written when the iteration goes on.
@@ -265,14 +267,27 @@ def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
 def _parquet_rows(path: Path, most: int) -> Iterator[pa.Table]:
     # In nanoseconds, INT96's years beyond 2262 would be others, without a word.
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as source:
-        for batch in source.iter_batches(batch_size=most):
+        groups = map(source.metadata.row_group, range(source.num_row_groups))
+        size_bytes = max(sum(group.total_byte_size for group in groups), 1)
+        fitting = max(BATCH_BYTES * source.metadata.num_rows // size_bytes, 1)
+        for batch in source.iter_batches(batch_size=min(most, fitting)):
             yield pa.Table.from_batches([batch])
 
 
 def _json_lines(path: Path, most: int) -> Iterator[pa.Table]:
     with _open_lines(path) as lines:
-        while values := [line.rstrip(b"\r\n") or None for line in islice(lines, most)]:
+        while values := [line.rstrip(b"\r\n") or None for line in islice(_fitting(lines), most)]:
             yield pa.table({VALUE: pa.array(values, pa.binary())})
+
+
+def _fitting(lines: IO[bytes]) -> Iterator[bytes]:
+    """The next lines, until they are `BATCH_BYTES`."""
+    size_bytes = 0
+    for line in lines:
+        yield line
+        size_bytes += len(line)
+        if size_bytes >= BATCH_BYTES:
+            return
 
 
 @contextmanager

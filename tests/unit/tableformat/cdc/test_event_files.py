@@ -120,6 +120,25 @@ def test_batches_without_changes_and_of_bad_records_only_count(world: World) -> 
     assert letters.scan().to_arrow().num_rows == 2
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_batches_of_large_events_have_fewer(
+    world: World, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, options = world.lines("a.jsonl", 40), {}
+    if suffix == "parquet":
+        rows = {"id": range(40), "region": [f"{'x' * 100}{number}" for number in range(40)]}
+        path = tmp_path / "a.parquet"
+        columns = pa.schema([ORDERS.field(name) for name in rows])
+        pq.write_table(pa.table(rows).cast(columns), path, use_dictionary=False)
+        options = {"format_name": "upsert"}
+    assert [each.num_rows for each in event_files.read_events(path, 1_000)] == [40]
+    monkeypatch.setattr(event_files, "BATCH_BYTES", 1_000)
+    assert max(each.num_rows for each in event_files.read_events(path, 1_000)) < 20
+    world.read(path, size=1_000, **options)
+    assert world.ids() == list(range(40))
+    assert world.read(path, size=1_000, **options) and world.ids() == list(range(40))
+
+
 def test_rows_of_parquet_files_count_and_another_file_is_refused(world: World) -> None:
     def write(name: str, first: int) -> Path:
         rows = {"id": range(first, first + 20), "region": ["EU"] * 20}
