@@ -1,7 +1,8 @@
 """Whether a table's folders are its own: cleaning up in them must not meet another table.
 
-Folders below the table's location are. `write.data.path` and `write.metadata.path` can name any
-allowed place, so those are held against every other table of the catalog.
+`write.data.path` and `write.metadata.path` can name any allowed place, so those are held against
+every other table of the catalog. Folders below the table's location are its own, but for a table
+that was renamed: where catalogs make locations of names, a new one of its old name is put there.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Iterable
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat import Environment
-from tableformat.catalog.base import TableState
-from tableformat.errors import InvalidInputError
+from tableformat.catalog.base import Catalog, Identifier, TableState
+from tableformat.errors import InvalidInputError, NotFoundError
 from tableformat.paths import data_directory, metadata_directory
 from tableformat.store.locations import AllowedLocations, canonical_location
 
@@ -43,6 +44,35 @@ def check_own_folders(environment: Environment, state: TableState) -> None:
                 other=other.name,
                 action="give the table folders of its own (write.data.path, write.metadata.path)",
             )
+
+
+def tables_within(environment: Environment, state: TableState) -> list[Identifier]:
+    """Other tables of the catalog whose metadata files lie in this one's folders.
+
+    Cost: a list of tables; where the catalog has no cheaper call, a load of each.
+    """
+    catalog = environment.catalog
+    others = [each for each in catalog.list_tables() if each != state.identifier]
+    locations = catalog.metadata_locations(others)
+    if locations is None:
+        states = [load_if_there(catalog, each) for each in others]
+        locations = {each.identifier: each.metadata_location for each in states if each}
+    own = AllowedLocations(_folders(state.metadata))
+    return [each for each, location in locations.items() if own.covers(location)]
+
+
+def load_if_there(catalog: Catalog, identifier: Identifier) -> TableState | None:
+    """The table; None if it was dropped meanwhile.
+
+    Raises:
+        TableError: It is in the catalog, but cannot be loaded.
+    """
+    try:
+        return catalog.load_table(identifier)
+    except NotFoundError:
+        if identifier in catalog.list_tables():
+            raise
+        return None
 
 
 def _folders(metadata: TableMetadata) -> list[str]:

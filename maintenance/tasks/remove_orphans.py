@@ -3,7 +3,7 @@
 1. list the table's data and metadata folders
 2. load the table *after* that, and read every manifest of every snapshot
 3. an orphan is listed, not needed, of a kind that Iceberg or icefold writes, and older than the
-   longest write takes
+   longest write takes; where metadata files are, what other tables in these folders need is needed
 4. per batch: prove the lease, load the table again, take out what it needs by now, delete
 
 A writer's file is older than the listing or younger than the age limit: one that is committed
@@ -26,9 +26,9 @@ import numpy as np
 from maintenance.tasks.base import TaskRun, maintenance_task
 from maintenance.tasks.deletion_time import deletion_time_ms
 from maintenance.tasks.options import RemoveOrphansOptions
-from maintenance.tasks.own_folders import check_own_folders
+from maintenance.tasks.own_folders import check_own_folders, load_if_there, tables_within
 from maintenance.tasks.reports import RemoveOrphansReport
-from tableformat.catalog.base import TableState
+from tableformat.catalog.base import Identifier, TableState
 from tableformat.codec.avro.manifest_store import each_manifest
 from tableformat.codec.avro.named_files import hash_of
 from tableformat.commit.branch_history import snapshots_by_id
@@ -67,6 +67,7 @@ class _Removal:
     task: TaskRun
     options: RemoveOrphansOptions
     needed: _Needed = field(init=False)
+    others: list[Identifier] = field(default_factory=list)  # tables in the same folders
     removed: int = 0
     failed: int = 0
 
@@ -85,6 +86,9 @@ class _Removal:
             unknown |= {location: part[location] for location in self.needed.unknown(part)}
         runtime.fail_point("orphans.after_list")
         self.needed.add(run.refresh())
+        if any(location.endswith(METADATA_SUFFIXES) for location in self.needed.unknown(unknown)):
+            self.others = tables_within(run.environment, run.table.state)
+        self._add_others()
         unneeded = [unknown[location] for location in self.needed.unneeded(sorted(unknown))]
         limit_ms = now_ms - self.options.older_than_ms
         orphans = [info for info in unneeded if info.modified_ms < limit_ms]
@@ -112,11 +116,18 @@ class _Removal:
             carried = load_carried(by_id, state.head_id(self.options.branch))
             check_fence(fence, carried, branch=self.options.branch)
             self.needed.add(state)
+            self._add_others()
             part = orphans[start : start + DELETE_BATCH_SIZE]
             by_location = {canonical_location(info.location): info.location for info in part}
             batch = [by_location[each] for each in self.needed.unneeded(list(by_location))]
             run.environment.runtime.fail_point("orphans.before_delete")
             self._delete_batch(batch)
+
+    def _add_others(self) -> None:
+        for identifier in self.others:
+            state = load_if_there(self.task.environment.catalog, identifier)
+            if state is not None:
+                self.needed.add(state)
 
     def _delete_batch(self, batch: Sequence[str]) -> None:
         if not batch:

@@ -289,3 +289,46 @@ def test_data_file_of_a_kind_that_has_no_hash_stays(table):
     assert remove_orphans(table, OLD).removed_files == 1
     assert odd.exists()
     assert not left.exists()
+
+
+@pytest.mark.parametrize("is_cheap", [True, False])
+def test_files_of_a_renamed_table_are_not_those_of_its_successor(
+    catalog, table, is_cheap, monkeypatch
+):
+    """Both are in the folder of the name."""
+    if not is_cheap:
+        backend = catalog.environment.catalog
+        monkeypatch.setattr(backend, "metadata_locations", lambda _wanted: None)
+    former = catalog.rename_table("t.rows", "t.former")
+    successor = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+    successor.append(rows(7))
+    assert folder(former) == folder(successor)
+    stray = folder(successor) / "stray.parquet"
+    stray.write_bytes(b"stray")
+    make_old(successor)
+    for each in (former, successor):
+        remove_orphans(each, OLD)
+    assert not stray.exists()
+    for each in (former, successor):
+        check_table(each.environment.store.get, each.metadata_location)
+
+    catalog.drop_table("t.former")
+    assert remove_orphans(successor, OLD).removed_files
+    check_table(successor.environment.store.get, successor.metadata_location)
+
+
+@pytest.mark.parametrize("lost", ["manifest list", "metadata file"])
+def test_nothing_is_removed_where_what_another_table_needs_is_not_known(
+    catalog, table, lost, tmp_path
+):
+    former = catalog.rename_table("t.rows", "t.former")
+    successor = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+    make_old(successor)
+    head = former.current_snapshot().manifest_list
+    place = head if lost == "manifest list" else former.metadata_location
+    Path(place.removeprefix("file://")).unlink()
+    before = files(successor)
+    afresh = tf.open_catalog("local", warehouse=str(tmp_path / "warehouse"))
+    with pytest.raises(NotFoundError):
+        remove_orphans(afresh.load_table("t.rows"), OLD)
+    assert files(successor) == before
