@@ -47,7 +47,13 @@ from tableformat.commit.branch_history import (
 from tableformat.commit.carried_properties import load_carried
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import CARRIED, STAGED_COMMITS, STAGING_BASE, STAGING_MARKER
+from tableformat.spec.names import (
+    CARRIED,
+    STAGED_COMMITS,
+    STAGING_BASE,
+    STAGING_BASE_PUBLISHED,
+    STAGING_MARKER,
+)
 
 
 class LostCursorError(InvalidInputError):
@@ -264,6 +270,15 @@ class _NewestFirst:
             self._below = next(self._history, None)
 
 
+def _said_of_target(staged: Snapshot) -> range:
+    """Sequence numbers that were the target's below a staged commit, if it says so."""
+    summary = summary_of(staged)
+    base, published = (
+        parse_decimal(summary.get(name, "")) for name in (STAGING_BASE, STAGING_BASE_PUBLISHED)
+    )
+    return range(0) if base is None or published is None else range(published + 1, base + 1)
+
+
 class _TargetHistory:
     """The target's own history, and what once was in it. What is not asked for is not read."""
 
@@ -303,7 +318,21 @@ class _TargetHistory:
 
     @cached_property
     def _former(self) -> frozenset[int]:
-        return committed_by_log(self.state.metadata, self.target)
+        return committed_by_log(self.state.metadata, self.target) | self._said_to_be()
+
+    def _said_to_be(self) -> set[int]:
+        """What staged commits say was the target's below them, where the log may say nothing.
+
+        That is what is older than their base, and newer than what was published there. Java's
+        CREATE OR REPLACE BRANCH of main empties the log.
+        """
+        found, said = set[int](), range(0)
+        for snapshot in branch_history(self.state, self.staging):
+            if committed_to(snapshot) == self.staging:
+                said = _said_of_target(snapshot) or said
+            elif snapshot.sequence_number in said:
+                found.add(snapshot.snapshot_id)
+        return found
 
     def ends_walk(self, snapshot: Snapshot) -> bool:
         """Whether nothing above `snapshot` can be older than what was published."""

@@ -574,6 +574,7 @@ class CrossedHistory(MeddledHistory):
         def act() -> None:
             self.statements.append(f"before the commit: {ours}")
             self.table.refresh()
+            self.read_columns()  # with a computed one that Spark's step is not to change
             self.all_new_are_same()
             self.main_before, self.staging_before = self.main, self.staging or self.main
             self.is_inside = True

@@ -231,6 +231,57 @@ def test_append_that_was_rolled_back_stays_away_when_the_log_of_the_target_is_cu
     assert staged.published() == Counter([(1, "eu", "a")])
 
 
+def cut_log(staged, base):
+    """Main goes back to `base`, and its log says no more than that."""
+    staged.table.append(staged.rows((5, "eu", "rolled back")))
+    removed = RemoveSnapshotsUpdate(snapshot_ids=[head_of(staged, "main")])
+    rollback(staged.environment, staged.table.identifier, snapshot_id=base)
+    staged.environment.catalog.commit(staged.table.refresh().state, [removed])
+    log = staged.table.refresh().state.metadata.snapshot_log
+    assert [entry.snapshot_id for entry in log] == [base]
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+def test_what_another_tool_did_on_main_stays_rolled_back_where_the_log_is_gone(
+    staged, is_published
+):
+    """As after Java's CREATE OR REPLACE BRANCH of main, which leaves one entry, of its own time."""
+    if is_published:
+        stage(staged, "published")
+        resolve(staged.table)
+    base = head_of(staged, "main")
+    with another_tool(staged.environment):
+        for key in (2, 3):
+            staged.commit(branch="main", data=staged.data_files((key, "eu", "rolled back")))
+    if is_published:
+        staged.table.refs.drop("staging")
+    waiting = [stage(staged, "a")]
+    with another_tool(staged.environment):
+        staged.commit(data=staged.data_files((4, "eu", "staged")))
+    waiting.append(head_of(staged, "staging"))
+    cut_log(staged, base)
+    assert backlog(staged) == waiting
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "a"), (4, "eu", "staged")])
+
+
+def test_staged_position_in_a_file_that_main_has_lost_with_its_log_reaches_its_row(tmp_path):
+    """The file was written by a compaction of main's that was rolled back, and is not staged."""
+    staged = StagedTable(tmp_path, properties={"format-version": "2"})
+    rows = [(1, "eu", "a"), (2, "eu", "b")]
+    staged.table.append(staged.rows(*rows))
+    base = head_of(staged, "main")
+    with another_tool(staged.environment):
+        staged.rewrite(*rows, keep_ids=False)
+    stage(staged, "new")
+    file = next(t.entry.data_file for t in staged.tasks() if t.entry.data_file.record_count == 2)
+    with another_tool(staged.environment):
+        staged.commit(deletes=[staged.position_deletes({file.file_path: [1]}, [file])])
+    cut_log(staged, base)
+    assert resolve(staged.table).staged_snapshots == 2
+    assert staged.published() == Counter([(1, "eu", "new")])
+
+
 def test_rows_appended_to_a_staging_branch_of_another_name_are_staged(staged):
     """Such an append repeats the marker of the target, but is not the target's."""
     staged.table.stage(upserts=staged.rows((1, "eu", "a")), branch="changes")
