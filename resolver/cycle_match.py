@@ -62,6 +62,7 @@ from resolver.target_deletes import folded_deletes
 from resolver.target_view import TargetView
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.branch_history import branch_history, branch_ids, is_first
+from tableformat.commit.swap import check_same_table
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.side_by_side import run_ahead
@@ -448,6 +449,7 @@ class Matcher:
         """
         target = self.options.target
         state = self.environment.catalog.load_table(self.identifier)
+        check_same_table(state, match.state.metadata.table_uuid)
         self._check_not_published(state, match.state, work)
         self.check_still_waits(state, planned=match.state, work=work)
         planned = match.state.head(target)

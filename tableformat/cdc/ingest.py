@@ -26,6 +26,7 @@ from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.cdc.source_time import latest_of
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
+from tableformat.commit.swap import check_same_table
 from tableformat.environment import Environment
 from tableformat.side_by_side import run_in_parts
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_MS, STAGING_BRANCH
@@ -255,6 +256,7 @@ def commit_written(
         return None
 
     def check_all(state: TableState) -> None:
+        check_same_table(state, plan.writer.metadata.table_uuid)
         plan.check_delete_scope(state)
         if check is not None:
             check(state)

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
+from uuid import UUID
 
 from pyiceberg.table.update import TableUpdate
 
@@ -37,6 +38,20 @@ from tableformat.commit.retry import commit_retry_policy, status_check_policy
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CommitUnknownError, TableError
 from tableformat.store.locations import tables_of
+
+
+def check_same_table(state: TableState, planned: UUID) -> None:
+    """Refuse another table of the name: files written for one tell columns by the ids of that one.
+
+    Raises:
+        CommitConflictError: The table of `state` is not the one of that uuid.
+    """
+    if state.metadata.table_uuid != planned:
+        raise CommitConflictError(
+            "the table was dropped or renamed meanwhile, and another one has its name",
+            table=state.name,
+            action="run it again on the table that is there now",
+        )
 
 
 class TableChange(Protocol):
@@ -109,6 +124,7 @@ def swap_group_until_settled(
         CommitConflictError: None landed; the swap was lost more often than `commit.retry.*` of the
             first table allows.
         CommitUnknownError: All may have landed; nothing was deleted.
+        CommitConflictError: A table is not the one that was planned for; none landed.
         TableError: Raised by a `change.prepare`, with its table; none landed,
             `files_safe_to_delete` is set.
     """
@@ -122,6 +138,7 @@ class _GroupSwap:
     environment: Environment
     group: Sequence[PlannedChange]
     states: list[TableState] = field(default_factory=list)
+    planned: list[TableState] = field(default_factory=list)  # the first ones
     updates: dict[Identifier, Sequence[TableUpdate]] = field(default_factory=dict)
     attempts: int = 0
     doubt: CommitConflictError | None = None  # a refusal that no table bears out yet
@@ -131,6 +148,7 @@ class _GroupSwap:
         started_ms = runtime.clock.monotonic_ms()
         load = self.environment.catalog.load_table
         self.states = [each.state or load(each.identifier) for each in self.group]
+        self.planned = self.states
         while True:
             self.attempts += 1
             with self._turn():
@@ -189,6 +207,8 @@ class _GroupSwap:
             with self._named(state):
                 return planned.change.prepare(state)
 
+        for before, state in zip(self.planned, self.states, strict=True):
+            check_same_table(state, before.metadata.table_uuid)
         members = zip(self.group, self.states, strict=True)
         missing = [each for each in members if each[0].identifier not in self.updates]
         at_once = tables_of(self.states[0].metadata.location)

@@ -28,6 +28,7 @@ from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.commit.branch_history import SnapshotChanges, head_of
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
+from tableformat.commit.swap import check_same_table
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
 from tableformat.integer_order import distinct, stable_order
@@ -89,8 +90,10 @@ class ImmutableCheck:
         """Hold it against the branch's head, if that or the constraint is another one by now.
 
         Raises:
-            CommitConflictError: The constraint was declared meanwhile, or what landed excludes it.
+            CommitConflictError: The constraint was declared meanwhile, what landed excludes it, or
+                it is another table.
         """
+        check_same_table(state, self.state.metadata.table_uuid)
         constraint, planned = enforced_columns(state), enforced_columns(self.state)
         if constraint is None:
             return

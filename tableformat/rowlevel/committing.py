@@ -19,8 +19,9 @@ from tableformat.codec.puffin.deletion_vector import Positions
 from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
+from tableformat.commit.swap import check_same_table
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError, TableError
+from tableformat.errors import TableError
 from tableformat.lookup.immutable_rows import ImmutableCheck
 from tableformat.paths import puffin_locations
 from tableformat.rowlevel.changes import RowChanges, check_known
@@ -90,11 +91,7 @@ def commit_changes(
         environment.runtime.fail_point("rowlevel.before_commit")
         changeset = _changeset(plan, files, [*changes.files, *rewritten], vectors)
         state = environment.catalog.load_table(plan.state.identifier)
-        if state.metadata.table_uuid != plan.context.target.table_uuid:
-            raise CommitConflictError(
-                "the table was dropped and created again since the statement was planned",
-                table=state.name,
-            )
+        check_same_table(state, plan.context.target.table_uuid)
         return commit(environment, plan.state.identifier, changeset, state=state, check=check)
     except TableError as error:
         if error.files_safe_to_delete:
