@@ -28,8 +28,7 @@ from tableformat.errors import CommitConflictError
 from tests.support import table_histories
 from tests.support.commit_gate import CommitGate
 from tests.support.engine_histories import _sql
-from tests.support.engine_meddlers import WEIGHTS as _ENGINE
-from tests.support.engine_meddlers import MeddledHistory
+from tests.support.engine_names import NamedHistory
 from tests.support.interop_java_tables import SharedTable
 from tests.support.interruptions import interrupt
 from tests.support.java_iceberg import JavaIcebergError
@@ -52,7 +51,12 @@ SPARK_STEPS = {
     "cherrypick": 1, "publish_audited": 1, "upsert_by_equality": 3, "change_columns": 1,
     "change_partitions": 1, "change_properties": 0.5, "branches_and_tags": 1, "forward_staging": 1,
     "pyiceberg_on_main": 2, "pyiceberg_on_staging": 2, "pyiceberg_refs": 1, "set_main": 2,
-    "set_staging": 2,
+    "set_staging": 2, "upgrade": 1, "add_files": 1, "roll_back_in_time": 0.5, "change_order": 0.3,
+    "same_column_anew": 0.5, "compute_stats": 0.3, "rename_column": 2, "drop_key": 0.7,
+}  # fmt: skip
+INSIDE_ONLY = {
+    "move_staging_back": 1, "write_for_audit": 1, "audit_staging": 1, "replace_table": 0.7,
+    "rename_table": 1.5,
 }  # fmt: skip
 OUR_STEPS = {
     "stage": 4, "resolve": 5, "resolve_some": 3, "compact": 2, "own_statement": 4, "expire": 1,
@@ -82,10 +86,10 @@ CONFLICTS = (
 )  # fmt: skip
 
 
-class CrossedHistory(MeddledHistory):
-    """All steps of `MeddledHistory`, those of PyIceberg, and one inside of the other."""
+class CrossedHistory(NamedHistory):
+    """All steps of `NamedHistory`, those of PyIceberg, and one inside of the other."""
 
-    weights = _ENGINE | CROSSED
+    weights = NamedHistory.weights | CROSSED
     engine: SparkSession | None = None  # of icefold's own statements
 
     def __init__(self, gate: CommitGate, shared: SharedTable, seed: int) -> None:
@@ -257,7 +261,7 @@ class CrossedHistory(MeddledHistory):
         deletes = self.draw(0, 2) | set(self.rng.sample(seen, min(len(seen), 1)))
         deletes -= upserts
         rows = self.fresh(upserts)
-        keys = pa.table({"id": pa.array(sorted(deletes), pa.int64())}) if deletes else None
+        keys = self.key_rows(deletes)
         self.statements.append(f"stage({sorted(upserts)}, {sorted(deletes)})")
         self.staging_before = self.staging or self.main
         self.table.refresh().stage(self.arrow(rows), keys)
@@ -483,6 +487,7 @@ class CrossedHistory(MeddledHistory):
 
     def settle(self) -> None:
         """A dropped branch comes back where `resolve` says, or at main; one left behind follows."""
+        self.take_back()
         (given_up, states), self.given_up = self.given_up, ([], {})
         at = self.head("staging")
         if at is None and given_up:
@@ -656,12 +661,7 @@ class CrossedHistory(MeddledHistory):
 
     def act_inside(self, point: str) -> list[str]:
         acted: list[str] = []
-        name = self.chosen(
-            {
-                **SPARK_STEPS,
-                "move_staging_back": 1,
-            }
-        )
+        name = self.chosen(SPARK_STEPS | INSIDE_ONLY)
 
         def act() -> None:
             self.table.environment.runtime.fail_points.armed.clear()
@@ -675,6 +675,9 @@ class CrossedHistory(MeddledHistory):
                 getattr(self, name)()
             except Skipped:
                 self.statements[-1] += ": skipped"
+            if self.is_away:
+                self.inside = self.main_before
+                return
             self.inside = self.main_before = self.main
             self.staging_before = self.staging or self.main
 

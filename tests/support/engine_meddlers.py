@@ -159,7 +159,8 @@ class MeddledHistory(EngineHistory):
 
     def same_column_anew(self) -> None:
         """Another column of the name, whose values are none."""
-        extra = self.columns[3:]
+        sources = {each["source-id"] for each in self.current_spec()}
+        extra = [each for each in self.columns[3:] if each.field_id not in sources]
         if not extra:
             raise Skipped
         name = self.rng.choice(extra).name

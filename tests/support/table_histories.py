@@ -7,6 +7,7 @@ published. Keys that statements insert are never used twice, so `main` has one r
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -42,6 +43,7 @@ from resolver.cursor import LostCursorError
 from tests.support.interop_java_tables import SharedTable
 
 EVERYTHING = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+GZIPPED = b"\x1f\x8b"
 OLD_S = 30 * 24 * 3600
 KEYS = range(10)  # those that are upserted; what statements insert is above
 TYPES = {"bigint": 1, "int": 1, "string": 1, "double": 1, "date": 1, "decimal(9,2)": 1}
@@ -128,7 +130,8 @@ class TableHistory:
     def metadata(self) -> dict[str, Any]:
         """As the file says it, which the catalog names."""
         self.table.refresh()
-        return json.loads(local_path(self.table.metadata_location).read_text())
+        found = local_path(self.table.metadata_location).read_bytes()
+        return json.loads(gzip.decompress(found) if found.startswith(GZIPPED) else found)
 
     def head(self, branch: str) -> int | None:
         return self.metadata()["refs"].get(branch, {}).get("snapshot-id")
@@ -220,6 +223,15 @@ class TableHistory:
             tuple(plain(row.get(c.field_id, c.default)) for c in self.columns) for row in rows
         )
 
+    def called(self, field_id: int) -> str:
+        """The column's name now."""
+        return next(each.name for each in self.columns if each.field_id == field_id)
+
+    def key_rows(self, keys: Iterable[int]) -> pa.Table | None:
+        """Of staged deletes."""
+        listed = sorted(keys)
+        return pa.table({self.called(1): pa.array(listed, pa.int64())}) if listed else None
+
     def arrow(self, rows: Iterable[Row]) -> pa.Table:
         schema = self.table.refresh().scan().to_arrow().schema
         listed = [{c.name: _exact(row.get(c.field_id), c) for c in self.columns} for row in rows]
@@ -270,6 +282,7 @@ class TableHistory:
             ("write.metadata.previous-versions-max", self.rng.choice(["1", "100"])),
             ("write.parquet.compression-codec", self.rng.choice(["zstd", "gzip", "snappy"])),
             ("write.parquet.page-version", self.rng.choice(["v1", "v2"])),
+            ("write.metadata.compression-codec", self.rng.choice(["gzip", "none"])),
             ("icefold.dv-placement", self.rng.choice(["per-file", "packed"])),
         ]
         if self.version == 3:
@@ -319,7 +332,7 @@ class TableHistory:
         deletes = self.draw(0, 2) | set(self.rng.sample(seen, min(len(seen), 1)))
         deletes -= upserts
         rows = self.fresh(upserts)
-        keys = pa.table({"id": pa.array(sorted(deletes), pa.int64())}) if deletes else None
+        keys = self.key_rows(deletes)
         self.statements.append(f"stage({sorted(upserts)}, {sorted(deletes)})")
         view = (self.staging or self.main).rows
         if self.staging is None:
@@ -416,8 +429,6 @@ class TableHistory:
 
     def go_back_to(self, at: int) -> None:
         """Staging, to before the staged change `at`."""
-        if at > self.main.cursor:
-            self.resolve(limit=at - self.main.cursor)
         parent = self.snapshot(self.log[at].snapshot_id)["parent-snapshot-id"]
         while parent not in self.states:  # of the same transaction
             parent = self.snapshot(parent)["parent-snapshot-id"]
@@ -428,7 +439,7 @@ class TableHistory:
 
     def compact(self) -> None:
         strategy = self.rng.choice(["bin-pack", "sort"])
-        by = ("amount",) if strategy == "sort" else ()
+        by = (self.called(3),) if strategy == "sort" else ()
         compact(
             self.table.refresh(),
             CompactOptions(input_files_min=2, rewrite_all=True, strategy=strategy, sort_by=by),
