@@ -25,6 +25,7 @@ from itertools import groupby
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.cursor import plan_backlog, staged_changes
+from resolver.lost_batches import lost_batches
 from resolver.number_text import plural
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import batch_in, committed_batch
@@ -37,6 +38,7 @@ from tableformat.errors import CorruptDataError, InvalidInputError, error_contex
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     BATCH_ID,
+    BATCH_STANDS_ON,
     BATCH_TABLES,
     MAIN_BRANCH,
     QUERY_ID,
@@ -105,13 +107,19 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """A table, the batches that wait on it, in staging order, and whether nothing else waits."""
+    """A table, and the batches that wait on it, in staging order.
+
+    Attributes:
+        is_streamed: Nothing else waits.
+        may_have_lost: Some of them stand on what staging lacks.
+    """
 
     state: TableState
     staging: str
     target: str
     waiting: tuple[_Batch, ...]
     is_streamed: bool
+    may_have_lost: bool
 
     @property
     def name(self) -> str:
@@ -138,10 +146,22 @@ class _Member:
         found = cut_of(branch_history(self.state, self.target))
         return -1 if found is None or found.query != query else found.batch
 
+    def lost(self, until: CutName | None = None) -> str:
+        """What it has lost that its batches up to a cut, or all, stand on; empty: nothing."""
+        if not self.may_have_lost:
+            return ""
+        shown = (
+            each.snapshot
+            for each in self.waiting
+            if until is None or (each.name.query == until.query and each.name.batch <= until.batch)
+        )
+        found = lost_batches(self.state, shown, target=self.target)
+        return next((e.describe(self.name) for e in found if not e.is_staged_again), "")
+
     def lacks(self, cut: CutName) -> bool:
-        """Whether the stream has left it out there."""
+        """Whether the stream has left it out there, or it would show less than the cut."""
         gaps = left_out(self.state.metadata.properties)
-        return any(gap.covers(cut.query, cut.batch) for gap in gaps)
+        return any(gap.covers(cut.query, cut.batch) for gap in gaps) or bool(self.lost(cut))
 
     def covered(self, cut: CutName) -> list[Snapshot]:
         """The staged snapshots of the stream that are not after the cut, in staging order."""
@@ -244,15 +264,16 @@ def plan_cut(
     torn = _torn(batches)
     is_unfinished = any(member.covered(begun) for member in members)
     number = begun.batch if is_unfinished and begun.batch not in torn else None
-    waits_for = ""
+    waits_for = lost = next((text for member in members if (text := member.lost())), "")
     if number is None and not waiting:
-        return CutPlan(waits_for=_unstreamed(members))
+        return CutPlan(waits_for=lost or _unstreamed(members))
     if number is None:
         known = {member.name: member.staged(query) for member in members}
         known |= dict.fromkeys(set_aside, MAX_BATCH)
         number, waits_for = _newest_whole(
             batches, known, seen=seen.get(query, -1), least=least, limit=limit, torn=torn
         )
+    waits_for = lost or waits_for
     if number is None:
         return CutPlan(waits_for=waits_for)
     cut = CutName(query, number)
@@ -336,6 +357,7 @@ def _member(state: TableState, staging: str, target: str) -> _Member:
         target=target,
         waiting=waiting,
         is_streamed=len(waiting) == len(backlog),
+        may_have_lost=any(BATCH_STANDS_ON in summary_of(each.snapshot) for each in waiting),
     )
 
 

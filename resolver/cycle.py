@@ -50,6 +50,7 @@ from resolver.filled_columns import check_target_is_whole, lacks_columns
 from resolver.former_main import check_was_not_main, lost_its_parent
 from resolver.index.base import Prepared, PrimaryKeyIndex
 from resolver.index.shared import SharedIndex
+from resolver.lost_batches import without_lost
 from resolver.lost_snapshots import warn_of_lost_snapshots
 from resolver.match import Int64s
 from resolver.merge_deletes import Conversion, convert
@@ -248,7 +249,9 @@ class Cycle:
         covered = self._covered(state, live, snapshots)
         if not covered:
             return None
-        repeated = repeated_batches(state, covered, target=self._options.target)
+        repeated = repeated_batches(state, covered, target=options.target)
+        if options.from_snapshot is None:
+            repeated |= without_lost(state, covered, target=options.target)
         staged = load_staged(self._environment, state, covered, repeated)
         check_staged_schemas(state, staged, self._options.staging)
         taken = before_unseen_deletes(staged, state.metadata.schema().identifier_field_ids)

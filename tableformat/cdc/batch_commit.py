@@ -3,7 +3,9 @@
 1. Walk back from the branch's head to the newest commit of the same query. Staged commits say it
    themselves; a publish repeats it for the staged commits it covers, so a trim hides nothing. Where
    the branch says nothing, ask those that it was published to: published commits expire also below
-   a tail that still waits, and then nothing is trimmed.
+   a tail that still waits, and then nothing is trimmed. A batch on top of what only those have (the
+   branch was moved back) says so: once they have lost that as well, it counts no longer, and the
+   query goes on from what is there.
 2. If that batch is ours or a later one, there is nothing to do.
 3. Commit on exactly the head that was walked (compare-and-swap). If the head has moved, or the
    answer was lost, walk again: a late landing of the lost request makes the head move too.
@@ -18,20 +20,26 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.truncation import Truncation, VectorsAtHead, vectors_of_all_rows
 from tableformat.commit.branch_history import (
-    ancestors,
     committed_to,
     head_of,
     snapshots_by_id,
     summary_of,
+    walk_back,
 )
-from tableformat.commit.carried_properties import OF_SOURCE, OTHER_QUERIES_MAX, load_carried
+from tableformat.commit.carried_properties import (
+    OF_SOURCE,
+    OTHER_QUERIES_MAX,
+    Carried,
+    load_carried,
+)
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.retry import RetryPolicy
@@ -48,10 +56,12 @@ from tableformat.spec.data_file import DataFile
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     BATCH_ID,
+    BATCH_STANDS_ON,
     MAIN_BRANCH,
     OTHER_QUERY_BATCH,
     OTHER_QUERY_SOURCE,
     QUERY_ID,
+    STAGING_MARKER,
 )
 
 # A head moves when somebody commits; each loss means that someone else has got ahead. Forty losses
@@ -108,6 +118,12 @@ class CommittedBatch:
     number: int
     source: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def stands_on(self) -> int:
+        """The batch below it that its branch lacks, and others have; -1: there is none."""
+        found = parse_decimal(self.source.get(BATCH_STANDS_ON, ""))
+        return -1 if found is None else found
+
 
 def committed_batch(state: TableState, branch: str, query_id: str) -> int | None:
     """The newest batch of a query in a branch, or in what was published from it; None if neither.
@@ -121,16 +137,20 @@ def committed_batch(state: TableState, branch: str, query_id: str) -> int | None
 
 def committed(state: TableState, branch: str, query_id: str) -> CommittedBatch | None:
     """As `committed_batch`, with what its commit says of the source."""
+    said = _said(state, branch, query_id)
     walked: set[str] = set()
-    for snapshot in _history(state, branch):
-        found = batch_in(summary_of(snapshot), query_id, snapshot.snapshot_id)
-        if found is not None:
+    own = None
+    for snapshot_id, own in said:
+        if own is not None:
             break
-        walked.add(str(snapshot.snapshot_id))
-    else:
-        found = None
-    published = _published_batch(state, branch, walked, query_id, is_known=found is not None)
-    return _latest(found, published)
+        walked.add(str(snapshot_id))
+    published = _published_batch(state, branch, walked, query_id, is_known=own is not None)
+    reached = -1 if published is None else published.number
+    while own is not None and own.stands_on > reached:
+        own = next((batch for _, batch in said if batch is not None), None)
+    if published is None or (own is not None and own.number >= reached):
+        return own
+    return replace(published, source={**published.source, BATCH_STANDS_ON: str(reached)})
 
 
 def is_committed(
@@ -244,7 +264,8 @@ def commit_batch(
         attempt += 1
         with _told(lost):
             state = environment.catalog.load_table(identifier)
-            if batch is not None and is_committed(state, branch, batch):
+            done = None if batch is None else committed(state, branch, batch.query_id)
+            if batch is not None and done is not None and done.number >= batch.number:
                 return None
             if check is not None:
                 check(state)  # here, not below: what it refuses does not get right by trying again
@@ -262,7 +283,7 @@ def commit_batch(
                 removed_entries=vectors.removed,
                 expected_head=None if head is None else head.snapshot_id,
                 strict_head=True,
-                summary=(batch.summary if batch is not None else {}) | dict(summary or {}),
+                summary=_summary(batch, done) | dict(summary or {}),
                 carry_marker=branch == MAIN_BRANCH,
             )
             try:
@@ -284,6 +305,13 @@ def commit_batch(
         runtime.clock.sleep_ms(HEAD_LOSSES.wait_ms(attempt, runtime))
 
 
+def _summary(batch: BatchId | None, below: CommittedBatch | None) -> dict[str, str]:
+    """What a batch says of itself, and of what its branch lacks below it."""
+    said = {} if batch is None else batch.summary
+    stands_on = -1 if below is None else below.stands_on
+    return said if stands_on < 0 else said | {BATCH_STANDS_ON: str(stands_on)}
+
+
 @contextmanager
 def _told(lost: CommitUnknownError | None) -> Iterator[None]:
     """What ends a batch after an attempt whose outcome is unknown says so."""
@@ -296,9 +324,24 @@ def _told(lost: CommitUnknownError | None) -> Iterator[None]:
         raise
 
 
-def _history(state: TableState, branch: str) -> Iterator[Snapshot]:
+def _said(
+    state: TableState, branch: str, query_id: str
+) -> Iterator[tuple[int, CommittedBatch | None]]:
+    """What each snapshot of a branch's history, newest first, says of a query.
+
+    Below a publish that stands on what the branch lacks are the staged snapshots that it covered.
+    """
+    by_id, visited = snapshots_by_id(state.metadata), set[int]()
     head = head_of(state, branch)
-    return ancestors(state.metadata, None if head is None else head.snapshot_id)
+    current = None if head is None else head.snapshot_id
+    while current is not None and current in by_id and current not in visited:
+        visited.add(current)
+        snapshot, summary = by_id[current], summary_of(by_id[current])
+        found = batch_in(summary, query_id, current)
+        yield current, found
+        covered = parse_decimal(summary.get(STAGING_MARKER, ""))
+        is_above = found is not None and found.stands_on >= 0
+        current = covered if is_above and covered else snapshot.parent_snapshot_id
 
 
 def _published_batch(
@@ -306,19 +349,47 @@ def _published_batch(
 ) -> CommittedBatch | None:
     """The newest batch of a query that branches know of which `branch` was published to.
 
-    Their marker is among `staged`, or was staged to the branch before that was moved back. Where
-    the branch says something (`is_known`), what waits on other ones is not walked.
+    Their marker is among `staged`, or was staged to the branch before that was moved back; or main
+    was fast-forwarded to it. Where the branch says something (`is_known`), what waits on other ones
+    is not walked. Beside main the others may be copies that it has been rolled back behind.
     """
     by_id = snapshots_by_id(state.metadata)
-    found: list[CommittedBatch | None] = []
+    found: dict[str, CommittedBatch | None] = {}
     for name, ref in state.metadata.refs.items():
-        if name == branch:
+        if name == branch or ref.snapshot_ref_type != SnapshotRefType.BRANCH:
             continue
         carried = load_carried(by_id, ref.snapshot_id, is_staged=is_known)
         marked = by_id.get(parse_decimal(carried.marker or "") or 0)
-        if carried.marker in staged or (marked is not None and committed_to(marked) == branch):
-            found.append(batch_in(carried.writers, query_id, ref.snapshot_id))
-    return _latest(*found)
+        is_of_branch = marked is not None and committed_to(marked) == branch
+        if name == MAIN_BRANCH and carried.forwarded_to is not None:
+            is_of_branch = is_of_branch or carried.forwarded_to[1] == branch
+        if carried.marker in staged or is_of_branch:
+            found[name] = _shown(by_id, carried, query_id, ref.snapshot_id)
+    return found[MAIN_BRANCH] if MAIN_BRANCH in found else _latest(*found.values())
+
+
+def shown_batch(state: TableState, branch: str, query_id: str) -> CommittedBatch | None:
+    """The newest batch of a query that a branch shows whole, as its own history says."""
+    by_id, head_id = snapshots_by_id(state.metadata), state.head_id(branch)
+    return _shown(by_id, load_carried(by_id, head_id), query_id, head_id)
+
+
+def _shown(
+    by_id: Mapping[int, Snapshot], carried: Carried, query_id: str, head_id: int | None
+) -> CommittedBatch | None:
+    found = batch_in(carried.writers, query_id, head_id or 0)
+    if found is None or found.stands_on < 0 or carried.forwarded_to is None:
+        return found
+    # No publish has looked at what it was fast-forwarded to.
+    said = (
+        batch_in(summary_of(each), query_id, each.snapshot_id) for each in walk_back(by_id, head_id)
+    )
+    batches = [each for each in said if each is not None] or [found]
+    whole = batches[-1]
+    for each in reversed(batches):
+        if each.stands_on <= whole.number and each.number >= whole.number:
+            whole = each
+    return whole
 
 
 def _latest(*found: CommittedBatch | None) -> CommittedBatch | None:

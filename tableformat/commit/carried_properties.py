@@ -37,6 +37,7 @@ from tableformat.errors import FencedError
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     BATCH_ID,
+    BATCH_STANDS_ON,
     BATCH_TABLES,
     CARRIED,
     COMMITTED_TO,
@@ -63,8 +64,9 @@ from tableformat.spec.names import (
 
 _TOKEN_OF = f"{FENCE_TOKEN}."  # + fence name: the highest token seen, whoever commits
 _OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE, STAGED_EPOCH)
-# What a batch says of its source; those of the next one replace all of them.
-OF_SOURCE = (SOURCE_OFFSETS, SOURCE_EVENTS, BATCH_TABLES, SOURCE_TOPICS, SOURCE_TRANSACTION)
+# What a batch says beside its number; those of the next one replace all of them.
+_NOT_OF_ALL = (SOURCE_EVENTS, BATCH_TABLES, SOURCE_TOPICS, SOURCE_TRANSACTION, BATCH_STANDS_ON)
+OF_SOURCE = (SOURCE_OFFSETS, *_NOT_OF_ALL)
 # Every snapshot repeats them, so jobs that take a new query id for each run must not add up.
 OTHER_QUERIES_MAX = 256
 _REPEATED = (*_OF_WRITERS, CUT)  # and the tables of the cut, whose key begins the same
@@ -256,7 +258,7 @@ def _give_place(kept: dict[str, str], query_id: str | None) -> None:
     if query_id is None:
         return
     if query_id == old:
-        for key in (SOURCE_EVENTS, BATCH_TABLES, SOURCE_TOPICS, SOURCE_TRANSACTION):
+        for key in _NOT_OF_ALL:
             kept.pop(key, None)
         return
     kept.pop(OTHER_QUERY_BATCH + query_id, None)

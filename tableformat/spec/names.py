@@ -64,6 +64,8 @@ BATCH_TABLES = "icefold.batch-tables"
 SOURCE_TOPICS = "icefold.source-topics"
 # In a batch that ends where a source transaction ends: the id of the last one in it.
 SOURCE_TRANSACTION = "icefold.source-transaction"
+# In a batch on a branch that was moved back: the batch below it that only the target has.
+BATCH_STANDS_ON = "icefold.batch-stands-on"
 # In a publish of several tables together: the cut, as QUERY/BATCH.
 CUT = "icefold.cut"
 # In staged commits: `true` says that rows of it lack columns, which the publish fills.
@@ -95,6 +97,7 @@ WRITER_PREFIXES = (
     "icefold.batch-tables",
     "icefold.source-topics",
     "icefold.source-transaction",
+    "icefold.batch-stands-on",
     "icefold.source-ms",
 )
 
