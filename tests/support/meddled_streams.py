@@ -62,6 +62,9 @@ class MeddledStream:
         self.backups: dict[str, list[str]] = {name: [] for name in TABLES}
         self.done: list[str] = []
         self.cuts_are_told, self.has_topic_anew = True, False
+        self.copies = 0
+        self.later: dict[str, int] = {}  # where staging was moved back to, and main follows
+        self.renamed: str | None = None
         for name in TABLES:
             self.cluster.create(f"pg.public.{name}", self.rng.choice((1, 1, 2)))
         self.refusals: Counter[str] = Counter()
@@ -197,6 +200,94 @@ class MeddledStream:
             raise Skipped
         tool.set_branch("main", staged)
 
+    def copy_branch(self) -> None:
+        """A branch and a tag on what readers see, or on what waits: a copy before an incident."""
+        _, tool, table = self.drawn()
+        head = tool.head(self.rng.choice(["main", "staging"]))
+        if head is None:
+            raise Skipped
+        self.copies += 1
+        tool.set_branch(f"copy{self.copies}", head)
+        table = tool.table()
+        tag = {"snapshot-id": head, "type": "tag"}
+        name = f"tag{self.copies}"
+        tool.swap(table, edited(write, table, lambda m: m["refs"].update({name: tag}), now_ms()))
+
+    def both_back(self) -> None:
+        """Staging to where main was; main goes there later, after more was staged."""
+        name, tool, table = self.drawn()
+        if table.head("main") is None or "staging" not in table.metadata["refs"]:
+            raise Skipped
+        chain = [each["snapshot-id"] for each in table.ancestors(tool.head("main"))][1:4]
+        if not chain:
+            raise Skipped
+        to = self.rng.choice(chain)
+        tool.set_branch("staging", to)
+        self.later[name] = to
+
+    def roll_back_later(self) -> None:
+        """Main to where staging was moved back to before."""
+        names = [each for each in self.later if self.catalog.table_exists(f"shop.{each}")]
+        if not names:
+            raise Skipped
+        name = self.rng.choice(names)
+        self.done[-1] += f" {name}"
+        tool, to = self.tool(name), self.later.pop(name)
+        table = tool.table()
+        if table.head("main") is None:
+            raise Skipped
+        if to not in [each["snapshot-id"] for each in table.ancestors(tool.head("main"))]:
+            raise Skipped
+        tool.set_branch("main", to)
+
+    def cut_back(self) -> None:
+        """Main of a table to where it is in a cut, the newest or an older one."""
+        name, tool, table = self.drawn()
+        try:
+            cuts = self.catalog.cuts("shop")
+        except TableError as error:
+            self.told("cuts", error)
+            return
+        chain = [each["snapshot-id"] for each in table.ancestors(tool.head("main"))]
+        at = [cut.snapshots[f"shop.{name}"] for cut in cuts[:3] if f"shop.{name}" in cut.snapshots]
+        fit = [each for each in at if each in chain]
+        if not fit:
+            raise Skipped
+        tool.set_branch("main", self.rng.choice(fit))
+
+    def cherry_pick(self) -> None:
+        """What waits first or later is picked to main, or, at its head, forwarded to."""
+        _, tool, table = self.drawn()
+        head, staged = tool.head("main"), tool.head("staging")
+        if head is None or staged is None:
+            raise Skipped
+        chain = [each["snapshot-id"] for each in table.ancestors(staged)]
+        waiting = chain[: chain.index(head)] if head in chain else []
+        if not waiting or tool.cherry_pick(self.rng.choice(waiting)) is None:
+            raise Skipped
+
+    def switch_publish(self) -> None:
+        """`icefold.publish` between vectors and rewritten rows."""
+        _, tool, table = self.drawn()
+        now = table.metadata["properties"].get("icefold.publish")
+        tool.set_properties({"icefold.publish": "link" if now == "rewrite" else "rewrite"})
+
+    def rename_table(self) -> None:
+        """Away and, by somebody else, back again, later."""
+        if self.renamed is not None:
+            name, self.renamed = self.renamed, None
+            self.done[-1] += f" back {name}"
+            with suppress(NotFoundError):
+                self.catalog.drop_table(f"shop.{name}")  # what the stream has made meanwhile
+            self.catalog.rename_table(f"away.{name}", f"shop.{name}")
+            return
+        name, _, _ = self.drawn()
+        self.backups[name].clear()
+        self.renamed = name
+        if "away" not in self.catalog.list_namespaces():
+            self.catalog.create_namespace("away")
+        self.catalog.rename_table(f"shop.{name}", f"away.{name}")
+
     def drop_staging(self) -> None:
         _, tool, table = self.drawn()
         if "staging" not in table.metadata["refs"]:
@@ -209,6 +300,13 @@ class MeddledStream:
         if table.head("main") is None or "staging" not in table.metadata["refs"]:
             raise Skipped
         tool.swap(table, edited(write, table, lambda m: m["refs"].pop("staging"), now_ms()))
+        tool.set_branch("staging", tool.head("main"))
+
+    def staging_to_main(self) -> None:
+        """What waits is given up."""
+        _, tool, table = self.drawn()
+        if table.head("main") is None or "staging" not in table.metadata["refs"]:
+            raise Skipped
         tool.set_branch("staging", tool.head("main"))
 
     def staging_back(self) -> None:
@@ -429,6 +527,8 @@ MEDDLING = {
     "append": 2, "upsert": 2, "rewrite": 2, "expire_elsewhere": 1, "replace_table": 0.5,
     "drop_table": 0.3, "make_anew": 0.5, "back_up": 2, "restore": 0.7, "clear_properties": 0.7,
     "drop_key": 0.3, "maintain": 1, "rename_column": 0.4, "add_column": 0.5, "topic_anew": 0.5,
+    "copy_branch": 1, "both_back": 1.5, "roll_back_later": 3, "cut_back": 1, "cherry_pick": 0.7,
+    "switch_publish": 0.7, "rename_table": 0.3, "staging_to_main": 0.5,
 }  # fmt: skip
 
 
@@ -450,6 +550,9 @@ def run(seed: int, *, rounds: int = 4, turns: int = 12) -> MeddledStream:
             getattr(stream, name)()
         except Skipped:
             stream.done[-1] += ": skipped"
+        else:
+            if name in weights and rng.random() < 0.3:
+                stream.check_cuts()
 
     try:
         for _ in range(rounds):
