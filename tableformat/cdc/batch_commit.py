@@ -351,7 +351,7 @@ def _published_batch(
 
     Their marker is among `staged`, or was staged to the branch before that was moved back; or main
     was fast-forwarded to it. Where the branch says something (`is_known`), what waits on other ones
-    is not walked. Beside main the others may be copies that it has been rolled back behind.
+    is not walked. Copies of a target, which it may have been rolled back behind, do not count.
     """
     by_id = snapshots_by_id(state.metadata)
     found: dict[str, CommittedBatch | None] = {}
@@ -361,11 +361,20 @@ def _published_batch(
         carried = load_carried(by_id, ref.snapshot_id, is_staged=is_known)
         marked = by_id.get(parse_decimal(carried.marker or "") or 0)
         is_of_branch = marked is not None and committed_to(marked) == branch
+        if name != MAIN_BRANCH and _is_copy(by_id, ref.snapshot_id, name):
+            continue
         if name == MAIN_BRANCH and carried.forwarded_to is not None:
             is_of_branch = is_of_branch or carried.forwarded_to[1] == branch
         if carried.marker in staged or is_of_branch:
             found[name] = _shown(by_id, carried, query_id, ref.snapshot_id)
     return found[MAIN_BRANCH] if MAIN_BRANCH in found else _latest(*found.values())
+
+
+def _is_copy(by_id: Mapping[int, Snapshot], head_id: int, name: str) -> bool:
+    """Whether what a branch says of its cursor was committed to another one."""
+    history = walk_back(by_id, head_id)
+    said = next((each for each in history if STAGING_MARKER in summary_of(each)), None)
+    return said is not None and committed_to(said) not in (None, name)
 
 
 def shown_batch(state: TableState, branch: str, query_id: str) -> CommittedBatch | None:

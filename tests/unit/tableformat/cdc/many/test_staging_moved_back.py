@@ -11,9 +11,10 @@ from collections.abc import Mapping
 import pytest
 
 from resolver import resolve, resolve_group
-from tableformat import Table
+from tableformat import Table, TableCatalog, open_catalog
 from tableformat.errors import InvalidInputError, TableError
 from tests.support.fake_kafka import FakeCluster
+from tests.support.foreign_tool import ForeignTool
 from tests.support.memory_tables import memory_catalog
 from tests.support.stream_worlds import engine_of, message
 
@@ -21,8 +22,11 @@ NEW_KEYS = {"assume-new-keys": "true"}
 
 
 class World:
-    def __init__(self, options: Mapping[str, str] = NEW_KEYS) -> None:
-        self.catalog, self.cluster, self.sent = memory_catalog(), FakeCluster(), 0
+    def __init__(
+        self, options: Mapping[str, str] = NEW_KEYS, catalog: TableCatalog | None = None
+    ) -> None:
+        self.catalog = memory_catalog() if catalog is None else catalog
+        self.cluster, self.sent = FakeCluster(), 0
         self.options = options
         self.heads: list[int] = []
 
@@ -145,3 +149,18 @@ def test_no_cut_has_a_batch_on_what_a_table_has_lost(later, limit):
     for table in tables():
         shown = table.scan(snapshot_id=newest.snapshots[table.name]).to_arrow()["id"]
         assert sorted(shown.to_pylist()) == [1, *range(10, 15)]
+
+
+def test_what_only_a_copy_of_main_has_is_staged_again(tmp_path):
+    """Main is replaced: it says nothing of the stream any more, and the copy says what it had."""
+    world = World({}, open_catalog("local", warehouse=str(tmp_path)))
+    for _ in range(3):
+        world.batch()
+        resolve(world.table)
+    tool = ForeignTool(tmp_path, "shop", "a")
+    world.table.refs.create_branch("copy", snapshot_id=tool.head())
+    world.table.refs.drop("staging")
+    tool.replace_table([tool.rows()[0].values])
+    world.batch()
+    resolve(world.table)
+    world.check()
