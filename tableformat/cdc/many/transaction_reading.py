@@ -107,9 +107,9 @@ class TransactionReading:
         self.cut.let_join(ends_of)
         boundaries_end, is_left = 0, False
         if self.place not in read:
-            begin[self.place] = newest if newest >= 0 else EARLIEST
-            is_left = newest >= 0 and is_cut_otherwise(self.tables, self.place)
-            if newest < 0 or is_left:
+            begin[self.place] = newest if newest > 0 else EARLIEST
+            is_left = is_cut_otherwise(self.tables, self.place)
+            if newest <= 0 or is_left:
                 behind = set(begin) - {self.place}
                 boundaries_end = self.source.ends([self.place])[self.place]
         for each, at in begin.items():
@@ -171,9 +171,12 @@ class TransactionReading:
         return messages if is_new.all() else messages.filter(pa.array(is_new))
 
     def ends(self, last: Boundary | None) -> dict[Place, int]:
-        """Where a batch ends in the transaction topic; `last`: the last END in it."""
+        """Where a batch ends in the transaction topic; `last`: the last END in it.
+
+        Where no END has been taken it is 0: batches that end anywhere say nothing.
+        """
         end = boundaries_staged(self.tables, self.place) if last is None else last.offset + 1
-        return {self.place: end} if end >= 0 else {}
+        return {self.place: max(end, 0)}
 
     def read_to(self, place: Place, at: int) -> None:
         """Nothing of a partition before an offset is still to come."""

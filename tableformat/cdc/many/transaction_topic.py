@@ -78,6 +78,6 @@ def boundaries_staged(tables: StreamTables, place: Place) -> int:
 
 
 def is_cut_otherwise(tables: StreamTables, place: Place) -> bool:
-    """Whether the newest batch says nothing of the transaction topic."""
-    newest = [each for each in tables.recorded.values() if each.batch == tables.number - 1]
-    return not any(place in each.offsets for each in newest)
+    """Whether there is a newest batch, and it says nothing of the transaction topic."""
+    newest = [e for e in tables.recorded.values() if e.batch == tables.number - 1 >= 0]
+    return bool(newest) and not any(place in each.offsets for each in newest)

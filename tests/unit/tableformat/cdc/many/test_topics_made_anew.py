@@ -11,7 +11,7 @@ from resolver import resolve, resolve_group
 from tableformat.cdc.many.local_engine import Cut
 from tableformat.cdc.many.set_aside import read_set_aside
 from tableformat.spec.names import SET_ASIDE, SOURCE_OFFSETS, SOURCE_TOPICS
-from tests.crash.test_run_kills import transaction
+from tests.crash.test_run_kills import FIELDS, transaction
 from tests.support.fake_kafka import FakeCluster
 from tests.support.memory_tables import memory_catalog
 from tests.support.stream_worlds import engine_of, message, notes
@@ -345,6 +345,33 @@ def test_run_that_ends_says_what_waits_for_events_that_went_with_their_topic(
         "pg.public.b": {"0": 2, "1": 0},
         "pg.transaction": {"0": 10},
     }
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_stream_goes_on_without_what_a_run_that_ends_anywhere_has_left(
+    catalog, cluster, caplog, has_snapshot
+):
+    """No batch has ended with a transaction: one that holds a snapshot's rows says so, too."""
+    if has_snapshot:
+        rows = (message("r", {"id": key, "balance": 0}, fields=FIELDS) for key in (1, 2))
+        cluster.send("pg.public.a", *rows)
+        cluster.create("pg.transaction")
+        ran(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+        assert json.loads(summary(catalog, "shop.a")[SOURCE_OFFSETS])["pg.transaction"] == {"0": 0}
+    transaction(cluster, 1, "u", {"a": {1: 1}, "b": {1: 1}})
+    cluster.make_anew("pg.public.b")
+    for _ in range(2):
+        ran(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+        assert "1 messages are not staged: transaction 1:7 waits" in caplog.text
+    ran(catalog, cluster, settle_ms=0)
+    caplog.clear()
+    transaction(cluster, 2, "u", {"a": {1: 2}})
+    ran(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+    assert "are not staged" not in caplog.text
+    [row] = (
+        catalog.load_table("shop.a").scan(branch="staging", filter="id = 1").to_arrow()["balance"]
+    )
+    assert row.as_py() == 2
 
 
 def test_ids_are_written_alike_by_both_clients() -> None:
