@@ -136,7 +136,8 @@ def test_batches_of_large_events_have_fewer(
     assert max(each.num_rows for each in event_files.read_events(path, 1_000)) < 20
     world.read(path, size=1_000, **options)
     assert world.ids() == list(range(40))
-    assert world.read(path, size=1_000, **options) and world.ids() == list(range(40))
+    assert all(world.read(path, size=1_000, **options))
+    assert world.ids() == list(range(40))
 
 
 def test_rows_of_parquet_files_count_and_another_file_is_refused(world: World) -> None:
