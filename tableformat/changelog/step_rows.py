@@ -24,13 +24,14 @@ from tableformat.changelog.change_columns import ChangeColumns
 from tableformat.changelog.file_changes import FileChange
 from tableformat.changelog.pairing import KIND, pair_rows
 from tableformat.changelog.steps import ChangeStep
+from tableformat.codec.parquet.reader import BATCH_ROWS
 from tableformat.codec.parquet.rows import ParquetRows
 from tableformat.codec.puffin.deletion_vector import Positions
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan, map_ordered
 from tableformat.scan.projection import Projection
-from tableformat.scan.reader import BATCH_ROWS, TaskReader, readers_of_tasks
+from tableformat.scan.reader import TaskReader, readers_of_tasks
 from tableformat.store.base import ObjectStore
 
 

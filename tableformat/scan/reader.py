@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 
+from tableformat.codec.parquet.reader import BATCH_ROWS, rows_of_batch
 from tableformat.codec.puffin.deletion_vector import Positions, position_array
 from tableformat.environment import Environment
 from tableformat.scan.equality_deletes import EqualityDeletes
@@ -30,15 +31,8 @@ from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.scan.projection import FileProjection, Projection, project, project_file
-from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import readers_of
-
-BATCH_ROWS = 1 << 16
-
-# Large values (documents, images) make rows of megabytes: batches are bounded in bytes, too.
-BATCH_BYTES = 64 << 20
-EXPANSION = 4  # of stored to decoded bytes, roughly
 
 
 def scan_schema(plan: ScanPlan, *, columns: Sequence[str] | None = None) -> pa.Schema:
@@ -147,12 +141,6 @@ def _enough_tasks(tasks: Sequence[FileScanTask], limit: int | None) -> Sequence[
         if known >= limit:
             return tasks[:count]
     return tasks
-
-
-def rows_of_batch(file: DataFile) -> int:
-    """Rows that keep a batch of whole rows near `BATCH_BYTES`, by the file's own size."""
-    row_bytes = EXPANSION * file.file_size_in_bytes / max(file.record_count, 1)
-    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
 
 
 class TaskReader:

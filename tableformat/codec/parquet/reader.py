@@ -59,7 +59,10 @@ from tableformat.spec.types import POS_FIELD, arrow_field, arrow_schema
 from tableformat.store.base import ObjectStore
 
 NAME_MAPPING_PROPERTY = "schema.name-mapping.default"
-_BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 16
+# Large values (documents, images) make rows of megabytes: batches are bounded in bytes, too.
+BATCH_BYTES = 64 << 20
+EXPANSION = 4  # of stored to decoded bytes, roughly
 _INT64 = pa.int64()
 
 
@@ -71,7 +74,7 @@ def read_data_file(
     spec: PartitionSpec,
     properties: Mapping[str, str] | None = None,
     sequence_number: int | None = None,
-    batch_rows: int = _BATCH_ROWS,
+    batch_rows: int | None = None,
     positions: bool = False,
     row_group_filter: RowGroupFilter | None = None,
     wanted: NDArray[np.int64] | None = None,
@@ -86,7 +89,7 @@ def read_data_file(
         spec: The partition spec of the file's manifest.
         properties: Table properties; only the name mapping is looked at.
         sequence_number: The entry's data sequence number, for `_last_updated_sequence_number`.
-        batch_rows: Rows per batch at most.
+        batch_rows: Rows per batch at most; None: see `rows_of_batch`.
         positions: Add the int64 column `_pos` at the end: ordinals in the file from 0.
         row_group_filter: Told the statistics of one row group (as a `DataFile`), says False if it
             can be skipped. Positions and lineage of the other rows stay what they are.
@@ -119,7 +122,14 @@ def read_data_file(
                 )
         if wanted is not None:
             groups = _groups_with(footer, groups, wanted)
+        batch_rows = batch_rows or rows_of_batch(data_file)
         yield from _batches(source, footer, plan, batch_rows, groups, wanted)
+
+
+def rows_of_batch(file: DataFile) -> int:
+    """Rows that keep a batch of whole rows near `BATCH_BYTES`, by the file's own size."""
+    row_bytes = EXPANSION * file.file_size_in_bytes / max(file.record_count, 1)
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
 
 
 class RowProjector:

@@ -12,10 +12,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from pyiceberg.types import DateType, DecimalType, LongType, NestedField, StringType, UUIDType
 
+from tableformat.codec.parquet.reader import rows_of_batch
 from tableformat.errors import InvalidInputError
 from tableformat.scan.metadata_columns import METADATA_COLUMNS
 from tableformat.scan.plan import plan_scan
-from tableformat.scan.reader import read_scan, rows_of_batch, scan_schema, to_table
+from tableformat.scan.reader import read_scan, scan_schema, to_table
 from tests.support.random_tables import KEYED, SPECS, random_table, rows
 from tests.support.scan_cases import parquet_file, with_ids
 from tests.support.scan_tables import HandMadeTable, write_parquet

@@ -34,6 +34,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from tableformat.codec.parquet import reader as parquet_reader
+from tableformat.codec.parquet.reader import EXPANSION
 from tableformat.errors import (
     CorruptDataError,
     InvalidInputError,
@@ -298,6 +300,16 @@ def test_positions_count_rows_of_the_whole_file(batch_rows: int) -> None:
     assert found.column("_pos").to_pylist() == list(range(350))
     assert found.schema.field("_pos").type == pa.int64()
     assert max(len(chunk) for chunk in found.column("id").chunks) <= batch_rows
+
+
+def test_rows_of_large_values_come_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = DataFiles(Schema(_field(1, "id", LongType())))
+    [file] = files.write(pa.table({"id": range(1000)}))
+    found = files.read(file)
+    assert found.column("id").num_chunks == 1
+    monkeypatch.setattr(parquet_reader, "BATCH_BYTES", EXPANSION * file.file_size_in_bytes // 10)
+    assert files.read(file).equals(found)
+    assert {len(chunk) for chunk in files.read(file).column("id").chunks} <= {99, 100, 10}
 
 
 def _bound(file: DataFile, field_id: int) -> tuple[int, int]:
