@@ -3,9 +3,11 @@
 Local files. The rows are written as data files of a table with icefold's own writer and read back
 with its own reader (page checksums verified), as a rebuild does it.
 
-    scripts/bench index [--rows N] [--key id|random|uuid] [--file-rows N] [--repeat N] [--threads N]
+    scripts/bench index [--rows N] [--key id|random|uuid|text] [--text-bytes N] [--file-rows N]
+        [--repeat N] [--threads N]
 
-`id` is a random permutation of 0..N-1, `random` are random 64-bit integers, `uuid` 16 random bytes.
+`id` is a random permutation of 0..N-1, `random` are random 64-bit integers, `uuid` 16 random bytes,
+`text` 20 to `--text-bytes` characters, of all lengths.
 Times are wall clock, medians of `--repeat` runs with other keys each; processor time follows in
 parentheses, since other work on the machine does not disturb it.
 """
@@ -16,6 +18,7 @@ import argparse
 import gc
 import resource
 import statistics
+import string
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, LongType, NestedField, StringType, UUIDType
@@ -68,11 +72,15 @@ def timed(run: Callable[[int], object], repeat: int) -> Times:
 class Table:
     """Generated keys, and their data files."""
 
-    def __init__(self, folder: Path, *, rows: int, kind: str, file_rows: int) -> None:
+    def __init__(
+        self, folder: Path, *, rows: int, kind: str, text_bytes: int, file_rows: int
+    ) -> None:
         self.rows = rows
         self.file_rows = file_rows
         self.generator = np.random.default_rng(17)
-        key_type: IcebergType = UUIDType() if kind == "uuid" else LongType()
+        types: dict[str, IcebergType] = {"uuid": UUIDType(), "text": StringType()}
+        key_type = types.get(kind, LongType())
+        self.ends = self._texts(text_bytes - 19) if kind == "text" else None
         self.schema = Schema(
             NestedField(1, "id", key_type, required=True),
             NestedField(2, "note", StringType(), required=False),
@@ -88,10 +96,20 @@ class Table:
         self.sources = [self._write(folder, start) for start in range(0, rows, file_rows)]
 
     def column(self, words: np.ndarray) -> pa.Array:
+        if self.ends is not None:
+            numbers = pa.array(words[:, 0] % 10**18 + 10**18).cast(pa.string())
+            return pc.binary_join_element_wise(
+                numbers, self.ends.take(pa.array(words[:, 0] % len(self.ends))), ""
+            )
         if words.shape[1] == 1:
             return pa.array(np.ascontiguousarray(words[:, 0]))
         data = pa.py_buffer(np.ascontiguousarray(words))
         return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(words), [None, data])
+
+    def _texts(self, length_max: int) -> pa.Array:
+        lengths = self.generator.integers(1, length_max + 1, 4_096).tolist()
+        letters = self.generator.choice([*string.ascii_lowercase], (len(lengths), length_max))
+        return pa.array(["".join(row[:n]) for row, n in zip(letters, lengths, strict=True)])
 
     def some_keys(self, count: int) -> EncodedKeys:
         """Different keys of the table, in random order."""
@@ -213,7 +231,8 @@ def bench_scan(index: LocalIndex) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=float, default=1e7)
-    parser.add_argument("--key", choices=["id", "random", "uuid"], default="id")
+    parser.add_argument("--key", choices=["id", "random", "uuid", "text"], default="id")
+    parser.add_argument("--text-bytes", type=int, default=200)
     parser.add_argument("--file-rows", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -222,7 +241,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="icefold-bench-") as name:
         folder = Path(name)
         (folder / "data").mkdir()
-        table = Table(folder, rows=rows, kind=options.key, file_rows=options.file_rows)
+        table = Table(
+            folder,
+            rows=rows,
+            kind=options.key,
+            text_bytes=options.text_bytes,
+            file_rows=options.file_rows,
+        )
         print(f"{rows:,} rows, key {options.key}, {len(table.sources)} files", flush=True)
         binding = IndexBinding(
             table_uuid="bench",

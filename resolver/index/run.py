@@ -69,7 +69,10 @@ _run_numbers = itertools.count()
 class Run:
     """An open run. Reads may come from several threads; it closes with its last user."""
 
-    __slots__ = ("__weakref__", "_close", "_kept", "_number", "count", "name", "path", "sections")
+    __slots__ = (
+        "__weakref__", "_close", "_kept", "_number", "_of_width", "count", "name", "path",
+        "sections",
+    )  # fmt: skip
 
     def __init__(self, path: Path, name: str, *, keep_open: bool = False) -> None:
         """Open the run called `name`.
@@ -92,6 +95,9 @@ class Run:
             self._kept = self._opened() if keep_open else None
             footer_at, footer = self._footer()
         self.sections = parse_footer(footer, name, footer_at, path)
+        self._of_width: dict[int, list[Section]] = {}
+        for section in self.sections:
+            self._of_width.setdefault(section.width, []).append(section)
         self.count = sum(section.count for section in self.sections)
 
     def close(self) -> None:
@@ -118,14 +124,13 @@ class Run:
             of one key ascending; or `TOMBSTONE`.
         """
         ordinals, rows = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-        for section in self.sections:
-            if section.width == keys.shape[1]:
-                begin = first_at_or_after(keys, section.first_key(0))
-                end = first_at_or_after(keys, section.last + b"\0")
-                if begin < end:
-                    ordinal, found = self._find_in(section, keys[begin:end])
-                    ordinals.append(ordinal + begin)
-                    rows.append(found)
+        for section in self._of_width.get(keys.shape[1], ()):
+            begin = first_at_or_after(keys, section.first_key(0))
+            end = first_at_or_after(keys, section.last + b"\0")
+            if begin < end:
+                ordinal, found = self._find_in(section, keys[begin:end])
+                ordinals.append(ordinal + begin)
+                rows.append(found)
         return np.concatenate(ordinals), np.concatenate(rows)
 
     def between(self, section: Section, low: bytes, high: bytes | None) -> tuple[Bytes2d, Rows]:

@@ -286,7 +286,7 @@ def _one(row: Sequence[Section]) -> Section:
 def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, int]:
     integers = [meta[name] for name in ("width", "count", "block_entries", "position_bits")]
     columns = tuple(meta["columns"])
-    if any(type(each) is not int for each in (*integers, *columns, meta["offset"])):
+    if {*map(type, (*integers, *columns, meta["offset"]))} != {int}:
         raise TypeError("a number is no integer")
     width, count, block_entries, position_bits = integers
     if (
@@ -297,7 +297,7 @@ def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, 
     ):
         raise ValueError("a number outside its range")
     blocks = -(-count // block_entries)
-    key_columns = sum(column < width for column in columns)
+    key_columns = bisect_left(columns, width)
     middle = at + blocks * key_columns
     end = middle + blocks * WORD_BYTES
     if end > len(arrays):
@@ -326,7 +326,7 @@ def _check_section(section: Section, footer_at: int) -> None:
         len(section.base) != size
         or len(section.last) != section.width
         or list(columns) != sorted(set(columns))
-        or any(not 0 <= column < size for column in columns)
+        or (columns and not 0 <= columns[0] <= columns[-1] < size)
         or section.block_entries != block_entries_of(len(columns))
         or offset < 0
         or offset + section.count * len(columns) > footer_at
