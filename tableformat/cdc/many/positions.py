@@ -42,7 +42,8 @@ class TablePosition:
         batch: The newest batch; -1: none.
         offsets: What that batch says; also of topics of other tables that it moved.
         tables: All tables that the batch touches.
-        ids: Kafka's ids of the table's topics, as far as it told them.
+        ids: Kafka's ids of the table's topics, and of those that the batch was the first to read,
+            as far as it told them.
         transaction: The last source transaction in it, if batches end with transactions.
     """
 
@@ -67,6 +68,7 @@ class UnfinishedBatch:
         lacking: Those without it.
         ends: Where it ends in every partition that it moved.
         transaction: The last source transaction in it.
+        ids: Kafka's ids of the topics that it was the first to read, as far as they were told.
     """
 
     number: int
@@ -74,6 +76,7 @@ class UnfinishedBatch:
     lacking: tuple[str, ...]
     ends: Offsets
     transaction: str | None = None
+    ids: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_position(state: TableState, branch: str, query_id: str) -> TablePosition:
@@ -134,6 +137,7 @@ def unfinished(positions: Mapping[str, TablePosition]) -> UnfinishedBatch | None
             # Also older offsets of a table's own topics: of those no lacking table has a topic.
             ends=_furthest(holders),
             transaction=max(holders, key=_reached).transaction,
+            ids={topic: told for each in holders for topic, told in each.ids.items()},
         )
     for each in sorted(positions.values(), key=_reached, reverse=True):
         known = {name: positions[name] for name in each.tables if name in positions}

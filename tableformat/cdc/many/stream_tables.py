@@ -262,7 +262,7 @@ class StreamTables:
         staged = stage_batch(
             self.environment,
             self.tables,
-            replace(batch, ids={t: self.ids[t] for t in [self.boundaries] if t in self.ids}),
+            replace(batch, ids=self._noted_ids(batch)),
             prepare=partial(self._prepared, prepare or self._prepare_messages),
         )
         self.tables |= staged.tables
@@ -275,10 +275,33 @@ class StreamTables:
             for name, error in staged.failed.items()
         ]
 
+    def _noted_ids(self, batch: StreamBatch) -> dict[str, str]:
+        """Ids that each table of a batch notes beside its own.
+
+        Those of topics that no batch was of before, too: if a table lacks this one, nothing else
+        tells what it began in.
+        """
+        tables = [self.tables[name] for name in batch.events]
+        known = {
+            topic: told for t in tables for topic, told in t.ids.items() if topic not in t.begun
+        }
+        return known | {t: self.ids[t] for t in [self.boundaries] if t in self.ids}
+
     def stage_again(
         self, found: UnfinishedBatch, events: Mapping[str, Any], prepare: Prepare | None = None
     ) -> None:
-        """Stage a batch on the tables that lack it; see `stage`."""
+        """Stage a batch on the tables that lack it; see `stage`.
+
+        Warns where its messages went with their topic. Who dropped a table knows.
+        """
+        for table in (self.tables[name] for name in found.lacking if name in self.tables):
+            for topic in sorted(set(table.topics) - table.begun if table.exists else ()):
+                if topic_made_anew(found.ids, self.ids, [topic]) is not None:
+                    logger.warning(
+                        "%s: topic %s was deleted and made anew before batch %d, which had "
+                        "messages of it, was on the table, which lacks them: drop the table and "
+                        "load it anew", table.name, topic, found.number,
+                    )  # fmt: skip
         batch = StreamBatch(
             batch=BatchId(self.settings.query_id, found.number),
             events=events,

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 from resolver import resolve, resolve_group
+from tableformat.cdc.many import staging
 from tableformat.cdc.many.local_engine import Cut
 from tableformat.cdc.many.set_aside import read_set_aside
 from tableformat.spec.names import SET_ASIDE, SOURCE_OFFSETS, SOURCE_TOPICS
 from tests.crash.test_run_kills import FIELDS, transaction
 from tests.support.fake_kafka import FakeCluster
 from tests.support.memory_tables import memory_catalog
-from tests.support.stream_worlds import engine_of, message, notes
+from tests.support.stream_worlds import Killed, engine_of, message, notes
 
-ORDERS = "pg.public.orders"
+ORDERS, LINES = "pg.public.orders", "pg.public.lines"
 
 
 @pytest.fixture
@@ -52,7 +54,8 @@ def test_topic_made_anew_sets_its_table_aside_however_many_messages_it_has(
     put(cluster, "orders", 1, 2, 3)
     put(cluster, "lines", 1)
     ran(catalog, cluster)
-    assert json.loads(summary(catalog, "shop.orders")[SOURCE_TOPICS]) == {ORDERS: ORDERS}
+    ids = json.loads(summary(catalog, "shop.orders")[SOURCE_TOPICS])
+    assert ids == {ORDERS: ORDERS, LINES: LINES}
     if is_published:  # and the staged commits are gone
         resolve_group([catalog.load_table(name) for name in ("shop.orders", "shop.lines")])
         resolve(catalog.load_table("shop.orders"))
@@ -150,6 +153,37 @@ def test_one_topic_of_a_table_made_anew_is_noticed_when_it_or_another_joins(
     engine.run(follow=True, stop=stop)
     assert f"topic {anew} was deleted and made anew" in engine.aside["shop.orders"]
     assert "made anew" in ran(catalog, cluster, **words).aside["shop.orders"]
+
+
+@pytest.mark.parametrize("count", [2, 9])
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_topic_made_anew_before_its_table_had_the_batch_that_was_first_to_read_it_is_told(
+    catalog, cluster, caplog, monkeypatch, count, is_dropped
+):
+    put(cluster, "lines", 1)
+    ran(catalog, cluster)
+    put(cluster, "lines", 2)
+    put(cluster, "orders", 1, 2, 3)
+    commit = staging._commit
+
+    def dies(environment, ready, **more):
+        if ready.table.name == "shop.orders":
+            raise Killed
+        return commit(environment, ready, **more)
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(staging, "_commit", dies)
+        ran(catalog, cluster)
+    assert notes(catalog, "shop.lines").keys() == {1, 2}
+    if is_dropped:
+        catalog.drop_table("shop.orders")
+    cluster.make_anew(ORDERS)
+    put(cluster, "orders", *range(10, 10 + count))
+    for _ in range(2):
+        assert not ran(catalog, cluster).aside
+    told = [m for m in caplog.messages if f"shop.orders: topic {ORDERS} was deleted and" in m]
+    assert len(told) == (0 if is_dropped else 1)
+    assert notes(catalog, "shop.orders").keys() == {*range(10, 10 + count)}
 
 
 def test_topic_made_anew_of_which_nothing_was_staged_is_read_from_its_beginning(catalog, cluster):
