@@ -84,6 +84,11 @@ UNKNOWN_VECTOR = (
     "it deletes them anew is not known, the deletes that it replaced have expired",
     "delete the newer rows of these keys on the target, resolve, and insert again what is to stay",
 )
+ROLLED_BACK = (
+    "a staged delete names rows of a data file that the target lost when it was rolled back, and "
+    "which of the rows of these keys there are the same is not known: the file has other row ids",
+    "delete these keys on the target and resolve; what is to stay of them, insert again",
+)
 NO_NEWER_ROWS = np.iinfo(np.int64).max
 LookUp = Callable[[EncodedKeys], Matches]
 
@@ -153,7 +158,7 @@ def _add_lost_rows(
     kills: PositionKills,
 ) -> None:
     ignored = left_out(view.state, batch.staged, target=view.target)
-    files, untold, rewritten = _files_of(view, lost, batch.paths, ignored)
+    files, untold, rewritten, left_behind = _files_of(view, lost, batch.paths, ignored)
     untold = {path: file for path, file in untold.items() if path not in moved}
     files |= dict(moved)
 
@@ -178,6 +183,8 @@ def _add_lost_rows(
         rows, gone = replace(rows, row_id=row_id).take(is_told), rows.take(~is_told)
     if len(rows.keys):
         _add_same_rows(view, batch, moved, rows, look_up, kills)
+    if behind := {path: files[path] for path in left_behind - moved.keys()}:
+        _check_left_behind(view, lost, rows_in(behind), look_up, kills.dead, min(behind))
     unsure = [(rows_in(untold), min(untold))] if untold else []
     if gone is not None and len(gone.keys):  # the publish did not bring them
         unsure.append((gone, min(rewritten)))
@@ -212,6 +219,20 @@ def _add_same_rows(
         for group in group_by_file(files, matches.position[found]):
             path = matches.files[group.file].file_path
             kills.add(path, build_positions(group.positions), at)
+
+
+def _check_left_behind(
+    view: TargetView,
+    lost: Sequence[StagedPositions],
+    rows: _LostRows,
+    look_up: LookUp,
+    dead: DeadPositions,
+    location: str,
+) -> None:
+    """Refuse rows that the target may have under ids of which the file tells nothing."""
+    gone = rows.take(~_live_under_their_ids(view, rows, look_up))
+    gone = replace(gone, next_row_id=np.zeros_like(gone.next_row_id))
+    _check_gone(view, _staged_since_base(view, lost), gone, look_up, dead, ROLLED_BACK, location)
 
 
 def _live_under_their_ids(view: TargetView, rows: _LostRows, look_up: LookUp) -> Bools:
@@ -339,14 +360,15 @@ def _files_of(
     lost: Sequence[StagedPositions],
     staged: Collection[str],
     ignored: Collection[int],
-) -> tuple[dict[str, DataFile], dict[str, DataFile], dict[str, RewrittenFile]]:
+) -> tuple[dict[str, DataFile], dict[str, DataFile], dict[str, RewrittenFile], set[str]]:
     """The files of lost rows, with the row ids that they had on the target; and as they are staged.
 
     A path that was not live in the staging view is left out: deletes of such a file say nothing.
     So is a staged one that never was on the target: all its rows had died, or its whole snapshot
     was left out, as one of `ignored`.
-    Second are those that were on the target in a history that has expired, last those whose rows a
-    publish has written into other files: they are among the first, with the ids that staging shows.
+    Second are those that were on the target in a history that has expired, third those whose rows a
+    publish has written into other files, last those that the target lost with the commit that added
+    them: these two are among the first, with the ids that staging shows.
     """
     known: dict[str, ManifestEntry] = {}
     state, live = view.state, view.live
@@ -386,7 +408,8 @@ def _files_of(
     files = {path: file for path, file in files.items() if path not in never}
     moved -= never
     untold = {path: files.pop(path) for path in moved if branch_of(known[path]) == view.staging}
-    return files | removed | here, untold, rewritten
+    files |= removed | here
+    return files, untold, rewritten, moved - untold.keys()
 
 
 def _covered_twice(view: TargetView, paths: Collection[str]) -> frozenset[str]:

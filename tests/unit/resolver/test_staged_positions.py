@@ -31,6 +31,36 @@ def test_staged_vector_reaches_its_row_in_the_rewritten_file(staged, keep_ids):
     assert staged.published() == Counter([(1, "eu", "a"), (3, "eu", "c")])
 
 
+@pytest.mark.parametrize("again", [None, True, False], ids=["", "compacted", "rewritten"])
+@pytest.mark.parametrize("keep_ids", [True, False])
+@pytest.mark.parametrize("named", ["before", "after"])
+def test_staged_vector_on_a_file_that_a_rollback_took_is_never_dropped(
+    staged, named, keep_ids, again
+):
+    """Without row ids in the file it names, which row is meant is not known, unless all are newer.
+
+    Refused, the table stays as it is; once the key is deleted on main nothing is in doubt.
+    """
+    rows = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c")]
+    before = staged.table.refresh().state.head("main").snapshot_id
+    if named == "before":
+        staged.stage_vector(staged.only_file(), 1)
+    staged.rewrite(*rows, keep_ids=keep_ids)
+    if named == "after":
+        staged.stage_vector(staged.only_file(), 1)
+    staged.table.refs.rollback(snapshot_id=before)
+    if again is not None:
+        staged.rewrite(*rows, keep_ids=again)
+    if named == "after" and not keep_ids and again is not False:
+        with pytest.raises(UnsupportedError, match="lost when it was rolled back") as refused:
+            resolve(staged.table)
+        assert "\n" not in str(refused.value)
+        assert staged.published() == Counter(rows)
+        staged.table.delete("id = 2")
+    resolve(staged.table)
+    assert staged.published() == Counter([rows[0], rows[2]])
+
+
 def test_vector_that_repeats_older_deletes_kills_only_what_it_adds(staged):
     """The first row was updated, and its successor has its id: it is not deleted once more."""
     file = staged.only_file()
