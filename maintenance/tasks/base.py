@@ -27,6 +27,7 @@ from tableformat.after_commit import reload_after
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
 from tableformat.commit.request import check_writable
+from tableformat.commit.swap import load_same_table
 from tableformat.errors import InvalidInputError, NotFoundError
 from tableformat.html_text import fields_html
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
@@ -108,8 +109,14 @@ class TaskRun:
         return self.environment.runtime.clock.monotonic_ms() - self.started_ms
 
     def refresh(self) -> TableState:
-        """The newest state."""
-        return self.table.refresh().state
+        """The newest state.
+
+        Raises:
+            NotFoundError: The table was dropped or renamed meanwhile.
+            CommitConflictError: Likewise, and another one has its name.
+        """
+        self.table.state = load_same_table(self.environment, self.table.state)
+        return self.table.state
 
     def fence(self) -> Fence | None:
         """The fence for one commit or one batch of deletes, after proving the lease anew.
@@ -185,7 +192,8 @@ class Task(Protocol[OptionsT, ReportT]):
             more: What this task alone takes.
 
         Raises:
-            NotFoundError: There is no such table.
+            NotFoundError: There is no such table, or it was dropped or renamed meanwhile.
+            CommitConflictError: Likewise, and another one has its name.
             LeaseUnavailableError: Someone else has had the lock for the whole of `lock_timeout_ms`.
             FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
         """
@@ -213,7 +221,12 @@ def maintenance_task(
             chosen = defaults if options is None else options
             timeout_ms = None if dry_run else lock_timeout_ms
             with _run(table, name, chosen.branch, lock, timeout_ms, pauses=pauses) as run:
-                return work(run, chosen, **more)
+                report = work(run, chosen, **more)
+            if report.changed and not dry_run:
+                reload_after(table, f"{name} is done")
+            elif not dry_run:
+                run.refresh()  # nothing to do, unless the table is gone
+            return report
 
         update_wrapper(call, work)
         del call.__wrapped__  # type: ignore[attr-defined]  # it has another signature
@@ -251,7 +264,6 @@ def _run(
             run.prove = partial(manager.renew, kept.lease)
         run.refresh()
         yield run
-    reload_after(table, f"{name} is done")
 
 
 def check_branch(state: TableState, branch: str, *, task: str) -> None:

@@ -106,6 +106,8 @@ class _Compaction:
         environment.runtime.fail_point("compact.after_plan")
         try:
             self._rewrite(groups, jobs)
+            if self.errors:
+                self.task.refresh()  # the table itself may be gone
         except TableError as error:
             if self.commits:
                 committed = ", ".join(map(str, self.commits))

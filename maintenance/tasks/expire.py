@@ -55,6 +55,7 @@ def expire(run: TaskRun, options: ExpireOptions) -> ExpireReport:
             branch=options.branch,
             delete_files=options.delete_files,
             latest_ms=latest_ms,
+            state=run.refresh(),
         )
     return run.report(
         ExpireReport,

@@ -34,7 +34,7 @@ from tableformat.commit.carried_properties import check_fence, load_carried
 from tableformat.commit.changeset import Fence
 from tableformat.commit.expiry_plan import ExpiryPlan, ExpiryPolicy, plan_expiry
 from tableformat.commit.reachability import Reachable, live_locations, statistics_locations
-from tableformat.commit.swap import swap_until_settled
+from tableformat.commit.swap import load_same_table, swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError, TableError
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
@@ -69,6 +69,7 @@ def apply_expiry(
     branch: str = MAIN_BRANCH,
     delete_files: bool = True,
     latest_ms: int | None = None,
+    state: TableState | None = None,
 ) -> ExpiryReport:
     """Expire what `policy` lets go.
 
@@ -81,16 +82,18 @@ def apply_expiry(
         branch: Where fence tokens are looked for.
         delete_files: Whether to delete objects too; without, they are left to orphan removal.
         latest_ms: Ages are counted to then, if this machine's clock says that it is later.
+        state: A recent version of the table; None: it is loaded.
 
     Raises:
-        CommitConflictError: The removal lost its swap too often; nothing was deleted.
+        CommitConflictError: The removal lost its swap too often, or another table has the name;
+            nothing was deleted.
         CommitUnknownError: The removal may have landed; nothing was deleted.
         FencedError: A newer holder has committed; deleting stopped.
         TableError: Of a store or catalog that fails after the removal; its message says that the
             snapshots are gone.
         InvalidInputError: The table has `gc.enabled` = false, or a malformed property.
     """
-    before = environment.catalog.load_table(identifier)
+    before = state or environment.catalog.load_table(identifier)
     check_owns_files(before, "expire snapshots")
     change = _Removal(environment, policy, fence, branch, latest_ms)
     outcome = swap_until_settled(environment, identifier, change, state=before)
@@ -238,7 +241,7 @@ def _delete_unreachable(
     for name in ("data_files", "delete_files", "manifests", "manifest_lists", "statistics_files"):
         locations = sorted(getattr(candidates, name))
         for start in range(0, len(locations), DELETE_BATCH_SIZE):
-            state = environment.catalog.load_table(report.state.identifier)
+            state = load_same_table(environment, report.state)
             _check_holder(state, fence, branch)
             candidates.take_out(state)
             candidates.take_out_content()

@@ -36,7 +36,7 @@ from pyiceberg.table.update import TableUpdate
 from tableformat.catalog.base import Identifier, TableCommit, TableState
 from tableformat.commit.retry import commit_retry_policy, status_check_policy
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError, CommitUnknownError, TableError
+from tableformat.errors import CommitConflictError, CommitUnknownError, NotFoundError, TableError
 from tableformat.store.locations import tables_of
 
 
@@ -52,6 +52,32 @@ def check_same_table(state: TableState, planned: UUID) -> None:
             table=state.name,
             action="run it again on the table that is there now",
         )
+
+
+def load_again(environment: Environment, state: TableState) -> TableState:
+    """The current version of a table that was there, or of another one of its name.
+
+    Raises:
+        NotFoundError: There is none any more.
+    """
+    try:
+        return environment.catalog.load_table(state.identifier)
+    except NotFoundError as error:
+        if "location" not in error.context:  # else a file is gone, not the table
+            error.message = "the table was dropped or renamed meanwhile"
+            error.action = "if it has another name now, run it again under that one"
+        raise
+
+
+def load_same_table(environment: Environment, state: TableState) -> TableState:
+    """The current version of a table.
+
+    Raises:
+        NotFoundError, CommitConflictError: As `load_again` and `check_same_table`.
+    """
+    found = load_again(environment, state)
+    check_same_table(found, state.metadata.table_uuid)
+    return found
 
 
 class TableChange(Protocol):
@@ -219,8 +245,7 @@ class _GroupSwap:
     def _load(self) -> None:
         """The current versions; what was prepared for an older one is forgotten."""
         old = {each.identifier: each.metadata_location for each in self.states}
-        load = self.environment.catalog.load_table
-        self.states = [load(each.identifier) for each in self.group]
+        self.states = [load_again(self.environment, each) for each in self.states]
         moved = [s.identifier for s in self.states if s.metadata_location != old[s.identifier]]
         if any(self.updates.get(each) for each in moved):
             self.doubt = None  # it would show the change, on which any later version stands
@@ -234,9 +259,16 @@ class _GroupSwap:
             return self._has_landed()
 
     def _has_landed(self) -> bool:
-        """Whether a table shows the group; those that were looked at too early are loaded again."""
+        """Whether a table shows the group; those that were looked at too early are loaded again.
+
+        Another table of the name shows nothing: it lacks what this one lost, but never had it.
+        """
         load = self.environment.catalog.load_table
-        landed = [p.change.has_landed(s) for p, s in zip(self.group, self.states, strict=True)]
+        landed = [
+            state.metadata.table_uuid == before.metadata.table_uuid
+            and planned.change.has_landed(state)
+            for planned, before, state in zip(self.group, self.planned, self.states, strict=True)
+        ]
         if any(landed):
             given = zip(self.states, landed, strict=True)
             self.states = [state if is_in else load(state.identifier) for state, is_in in given]
