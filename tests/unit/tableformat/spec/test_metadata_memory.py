@@ -6,7 +6,9 @@ import gc
 import json
 import tracemalloc
 from collections.abc import Iterator
+from itertools import pairwise
 from random import Random
+from statistics import median
 
 import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
@@ -95,9 +97,10 @@ def test_commit_is_kept_once_and_small(codec, bytes_max) -> None:
 @pytest.mark.parametrize("codec", ["gzip", "none"])
 def test_nothing_is_kept_of_expired_commits(codec) -> None:
     log = SnapshotLog(codec)
-    before = 0
-    for turn in range(8):
+    used = []
+    for _ in range(9):
         log.commit(50)
         log.expire(50)
-        before = used_bytes() if turn == 3 else before
-    assert (used_bytes() - before) / COMMITS < 200
+        used.append(used_bytes())
+    grown = [after - before for before, after in pairwise(used[3:])]
+    assert median(grown) / 50 < 200, used  # what other threads of the process do comes once
