@@ -31,8 +31,8 @@ _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _MIX_SHIFT = np.uint64(33)
 _HASHED_ROWS = 16_384
-# Of longer keys Arrow compares what it needs; to make all their words takes longer: twice as long
-# at 64 random bytes, seventy times at 2,000.
+# Of longer keys Arrow compares what it needs. To make all their words and sort by those takes as
+# long at 64 random bytes, and seventy times as long at 2,000.
 _WORDS_BYTES_MAX = 64
 
 
